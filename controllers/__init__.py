@@ -1,0 +1,1 @@
+"""What to do: controllers that choose continue, intervene or stop, and their guards."""

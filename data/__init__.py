@@ -1,0 +1,1 @@
+"""What happened: trajectories, their stores, importers, corpora and the generated world."""

@@ -1,0 +1,123 @@
+"""Writing files so that an interrupted command leaves the old result or the new one, never a half."""
+
+import hashlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from stopwise.data.errors import DataError, UsageError
+
+
+@contextmanager
+def atomic_path(target: Path) -> Iterator[Path]:
+    """Yield a temporary path beside `target`; on success it is synced and renamed to `target`, else removed.
+
+    Args:
+        target: the file that shall exist afterwards; its folder is made when missing.
+
+    Yields:
+        A path in the same folder, so that the rename cannot cross file systems.
+
+    Raises:
+        UsageError: `target` is a folder or its folder cannot be written.
+    """
+    target = Path(target)
+    if target.is_dir():
+        raise UsageError(f"{target}: is a folder; expected a file to write; name a file")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written ({error.strerror}); name a path in a writable folder") from error
+    os.close(handle)
+    partial = Path(name)
+    try:
+        yield partial
+        with partial.open("rb") as written:
+            os.fsync(written.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        partial.chmod(0o666 & ~umask)  # mkstemp makes private files; results get the usual mode
+        partial.replace(target)
+        _sync_folder(target.parent)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(target: Path) -> Iterator[Path]:
+    """Yield a temporary folder beside `target`; on success it takes `target`'s place, else it is removed.
+
+    Raises:
+        UsageError: `target` exists and is a file.
+    """
+    target = Path(target)
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{target}: is a file; expected a folder to write; name another path")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written ({error.strerror}); name a path in a writable folder") from error
+    retired = partial.with_suffix(".old")
+    try:
+        yield partial
+        for path in partial.rglob("*"):
+            if path.is_file():
+                with path.open("rb") as written:
+                    os.fsync(written.fileno())
+        partial.chmod(0o755)
+        if target.exists():
+            target.rename(retired)
+        partial.rename(target)
+        _sync_folder(target.parent)
+    except BaseException:
+        if retired.exists() and not target.exists():
+            retired.rename(target)
+        raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(retired, ignore_errors=True)
+
+
+def write_json(target: Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically; NaN and infinities are refused (ValueError)."""
+    with atomic_path(target) as partial:
+        partial.write_text(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Read one JSON value.
+
+    Raises:
+        DataError: the file is missing, is not UTF-8 or is not JSON; the message names the line and column.
+    """
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: is a folder; expected a JSON file") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: byte {error.start} is not UTF-8; expected JSON text") from error
+    except json.JSONDecodeError as error:
+        raise DataError(f"{path}: line {error.lineno}, column {error.colno}: {error.msg}; expected JSON") from error
+
+
+def sha256_file(path: Path) -> str:
+    """Hexadecimal SHA-256 of a file's bytes, read in blocks."""
+    with Path(path).open("rb") as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""Readers of other tools' logs: one module a format family."""

@@ -1,0 +1,1 @@
+"""The generated world: linked entities, documents about them, and questions with gold."""

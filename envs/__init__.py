@@ -1,0 +1,1 @@
+"""What would happen: replay environments, intervention models, rewards and the arena."""

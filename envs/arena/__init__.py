@@ -1,0 +1,1 @@
+"""The closed loop: agents and retrievers that run for real."""

@@ -1,0 +1,1 @@
+"""Is it better: AUROC of signals, benchmark tables, statistics."""

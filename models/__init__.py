@@ -1,0 +1,1 @@
+"""Networks that stopwise calls: encoders and their caches."""

@@ -1,0 +1,1 @@
+"""In the agent: policy packages and the live monitor."""

@@ -1,0 +1,1 @@
+"""Learning: targets and the fitting of controllers."""
