@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
-
 from stopwise.data.errors import DataError
 from stopwise.models.encoders import Embeddings, Encoder
 

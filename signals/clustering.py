@@ -68,7 +68,8 @@ def hdbscan(embeddings: NDArray[np.float32]) -> Labels:
         return np.zeros(count, dtype=np.int64)
     from sklearn.cluster import HDBSCAN
 
-    model: Any = HDBSCAN(min_cluster_size=2, metric="precomputed", copy=True)
+    arguments: Any = {"min_cluster_size": 2, "metric": "precomputed", "copy": True}
+    model = HDBSCAN(**arguments)
     labels = np.asarray(model.fit_predict(cosine_distances(embeddings)), dtype=np.int64)
     noise = labels < 0
     labels[noise] = labels.max(initial=-1) + 1 + np.arange(noise.sum())

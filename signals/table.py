@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
 from stopwise.data.errors import DataError
 from stopwise.data.files import atomic_path
 from stopwise.data.splits import Split, split_of
@@ -79,7 +78,7 @@ class SignalTable:
 
     @cached_property
     def turns(self) -> NDArray[np.int64]:
-        """t of each row, from 1, shape (N,)."""
+        """T of each row, from 1, shape (N,)."""
         return np.arange(len(self.values)) - np.repeat(self.offsets[:-1], self.lengths) + 1
 
     @cached_property
@@ -194,7 +193,9 @@ def read_table(path: Path) -> SignalTable:
         raise DataError(f"{path}: no such file; make it with `stopwise signals LOGS --out {path}`") from None
     except (pa.ArrowInvalid, pa.ArrowIOError, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise DataError(f"{path}: is not a Parquet file ({reason}); expected the output of `stopwise signals`") from error
+        raise DataError(
+            f"{path}: is not a Parquet file ({reason}); expected the output of `stopwise signals`"
+        ) from error
     header = json.loads((arrow.schema.metadata or {}).get(KIND.encode(), b"null"))
     if not header:
         raise DataError(f"{path}: is Parquet but no signal table; make one with `stopwise signals {path} --out FILE`")
@@ -205,13 +206,13 @@ def read_table(path: Path) -> SignalTable:
         Episode(**{key: row[key] if key in _TEXT_FIELDS else _nan_if_null(row[key]) for key in row})
         for row in arrow.select(list(Episode.__dataclass_fields__)).to_pylist()
     )
-    first = arrow.column(f"label.{LABELS[0]}").combine_chunks()
+    lengths = [len(cells) for cells in arrow.column(f"label.{LABELS[0]}").to_pylist()]
     return SignalTable(
         names=names,
         values=_matrix(arrow, "signal", names, np.float64),
         reasons=_matrix(arrow, "reason", names, np.uint8),
         labels=_matrix(arrow, "label", LABELS, np.float64),
-        offsets=np.asarray(first.offsets, dtype=np.int64) - first.offsets[0].as_py() if len(first) else np.zeros(1, int),
+        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
         episodes=episodes,
         info=info_from_json(header["info"]),
     )

@@ -6,7 +6,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
 from stopwise.data.records import Criterion, Document, Step
 from stopwise.models.encoders import Encoder
 from stopwise.signals.calibration import Calibrations
@@ -159,9 +158,7 @@ class SignalTracker:
         earlier.append(query)
         return None
 
-    def _contents(
-        self, row: "_Row", documents: Sequence[Document], new: list[bool]
-    ) -> tuple[float | None, str | None]:
+    def _contents(self, row: "_Row", documents: Sequence[Document], new: list[bool]) -> tuple[float | None, str | None]:
         """Signals of the documents' embeddings; returns SE or the reason for its absence."""
         names = ("SE", "SE_norm", "content_novelty", "redundancy")
         reason = None
@@ -202,7 +199,9 @@ class SignalTracker:
     def _searching_entropy(
         self, documents: Sequence[Document], embeddings: NDArray[np.float32], distances: NDArray[np.float64]
     ) -> float:
-        labels = hdbscan(embeddings) if self._config.se == "hdbscan" else average_linkage(distances, self._config.se_cut)
+        labels = (
+            hdbscan(embeddings) if self._config.se == "hdbscan" else average_linkage(distances, self._config.se_cut)
+        )
         scores = None
         if self._config.se_weights == "scores" and all(document.score is not None for document in documents):
             scores = np.array([document.score for document in documents], dtype=np.float64)
