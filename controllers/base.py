@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.records import Action
 from stopwise.signals.features import FeatureSpec
 from stopwise.signals.tracker import SignalRow

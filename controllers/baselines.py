@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+
 from stopwise.controllers.base import Controller, Distribution, Observation, certain
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+
 from stopwise.controllers.base import Legal
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
@@ -20,7 +21,8 @@ class Guards:
     def __post_init__(self) -> None:
         if not 1 <= self.min_steps <= self.max_steps:
             raise UsageError(
-                f"guards: min_steps {self.min_steps} and max_steps {self.max_steps}; expected 1 <= min_steps <= max_steps"
+                f"guards: min_steps {self.min_steps} and max_steps {self.max_steps}; "
+                "expected 1 <= min_steps <= max_steps"
             )
         if self.cooldown < 0 or self.max_interventions < 0:
             raise UsageError("guards: cooldown and max_interventions must be 0 or more")

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+
 from stopwise.controllers.base import Controller, Distribution, Observation, certain
 from stopwise.data.records import Action
 from stopwise.signals.tracker import SignalRow

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from numpy.typing import NDArray
+
 from stopwise.controllers.base import Controller
 from stopwise.controllers.baselines import FixedBudget, NeverStop, Random
 from stopwise.controllers.ds_mcm import DsMcm

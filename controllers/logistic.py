@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.controllers.base import Controller, Distribution, Observation
 from stopwise.data.errors import DataError
 from stopwise.data.records import Action

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
+
 from stopwise.data.errors import DataError
 from stopwise.models.encoders import Embeddings, Encoder
 

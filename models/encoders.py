@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.files import sha256_file
 

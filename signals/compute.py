@@ -7,6 +7,7 @@ from itertools import islice
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.records import Trajectory
 from stopwise.data.splits import split_of
 from stopwise.models.embedding_cache import CachedEncoder

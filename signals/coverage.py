@@ -7,6 +7,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.records import Criterion, Document
 from stopwise.models.encoders import Encoder
 

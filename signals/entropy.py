@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.records import Logprobs
 
 TOP_K = 20  # next-token candidates that count; servers return at most 20

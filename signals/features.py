@@ -5,6 +5,7 @@ from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.errors import UsageError
 from stopwise.signals.definitions import BY_NAME, SIGNALS
 from stopwise.signals.table import SignalTable

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.errors import DataError
 from stopwise.data.files import atomic_path
 from stopwise.data.splits import Split, split_of

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.records import Criterion, Document, Step
 from stopwise.models.encoders import Encoder
 from stopwise.signals.calibration import Calibrations
