@@ -89,7 +89,9 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         stop, going_on = self._hindsight
         return Hindsight(float(stop[self._current]), float(going_on[self._current]))
 
-    def reset(self, *, seed: int | None = None, options: Mapping[str, Any] | None = None) -> tuple[Vector, dict[str, Any]]:
+    def reset(
+        self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
+    ) -> tuple[Vector, dict[str, Any]]:
         """Start a run: a random one, or ``options={"episode": index}`` of the table.
 
         Raises:

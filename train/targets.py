@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.errors import DataError
 from stopwise.train.regression import Fit, RegressorName, regressor
 
