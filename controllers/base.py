@@ -75,15 +75,15 @@ class Controller(ABC):
     def distribution(self, observation: Observation) -> tuple[Distribution, str | None]:
         """Probabilities of the three actions before the masks, shape (3,), and a reason for people."""
 
-    def choose(self, probabilities: Distribution) -> Action:
-        """Pick an action from the masked distribution; ties go to the milder action."""
+    def choose(self, probabilities: Distribution, legal: Legal) -> Action:
+        """Pick a legal action from the masked distribution; ties go to the milder action."""
         return Action(int(probabilities.argmax()))
 
     def decide(self, observation: Observation) -> Decision:
         """Decide after a search step: the distribution, with illegal actions masked inside it."""
         raw, message = self.distribution(observation)
         masked = mask(raw, observation.legal)
-        action = self.choose(masked)
+        action = self.choose(masked, observation.legal)
         return Decision(action, (float(masked[0]), float(masked[1]), float(masked[2])), message)
 
     @property

@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stopwise.controllers.base import Controller, Distribution, Observation, certain
+from stopwise.controllers.base import Controller, Distribution, Legal, Observation, certain
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
 
@@ -80,7 +80,7 @@ class Random(Controller):
         """See `Controller.distribution`."""
         return np.array([1.0 - self.stop - self.intervene, self.intervene, self.stop]), None
 
-    def choose(self, probabilities: Distribution) -> Action:
+    def choose(self, probabilities: Distribution, legal: Legal) -> Action:
         """Draw from the distribution: one uniform number a step, so that runs share random numbers."""
         position = self._generator.random()
         return Action(min(2, int(np.searchsorted(np.cumsum(probabilities), position, side="right"))))

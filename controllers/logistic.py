@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stopwise.controllers.base import Controller, Distribution, Observation
+from stopwise.controllers.base import Controller, Distribution, Legal, Observation
 from stopwise.data.errors import DataError
 from stopwise.data.records import Action
 from stopwise.signals.features import FeatureSpec
@@ -70,9 +70,9 @@ class Logistic(Controller):
         probabilities = self.probabilities(observation.features[None, :])[0]
         return probabilities, f"probability of stop {probabilities[Action.STOP]:.2f}, threshold {self.threshold:.2f}"
 
-    def choose(self, probabilities: Distribution) -> Action:
-        """Stop from the threshold on; an action that is the only legal one is taken anyway."""
-        if probabilities[Action.STOP] >= self.threshold or probabilities[Action.STOP] == 1.0:
+    def choose(self, probabilities: Distribution, legal: Legal) -> Action:
+        """Stop from the threshold on, or where nothing else is legal."""
+        if legal[Action.STOP] and (probabilities[Action.STOP] >= self.threshold or legal.sum() == 1):
             return Action.STOP
         return Action(int(probabilities[: Action.STOP].argmax()))
 

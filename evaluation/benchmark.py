@@ -94,10 +94,9 @@ def benchmark(
         outcomes = rollout(env, arm.controller, arm.guards, seed=seed)
         figures = summarise(env, outcomes)
         versus = None if isinstance(arm.controller, NeverStop) else against(env, outcomes, baseline, seed, margin)
-        saved = np.mean([run.searches for run in baseline]) - np.mean([run.searches for run in outcomes])
-        bound_saved = np.mean([run.searches for run in baseline]) - np.mean([run.searches for run in bound])
-        figures["saving"] = _share(saved, np.mean([run.searches for run in baseline]))
-        figures["oracle_saving_share"] = _share(saved, bound_saved)
+        saved = _searches(baseline) - _searches(outcomes)
+        figures["saving"] = _share(saved, _searches(baseline))
+        figures["oracle_saving_share"] = _share(saved, _searches(baseline) - _searches(bound))
         rows.append(head | figures | {"versus_never_stop": versus})
     return rows
 
@@ -182,5 +181,9 @@ def _ratio(part: Floats, whole: Floats) -> Floats:
     return np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
 
 
+def _searches(outcomes: Sequence[RunOutcome]) -> float:
+    return sum(run.searches for run in outcomes) / len(outcomes)
+
+
 def _share(part: float, whole: float) -> float | None:
-    return float(part / whole) if whole > 0 else None
+    return part / whole if whole > 0 else None
