@@ -148,9 +148,9 @@ def _read_text(path: Path) -> Iterator[Trajectory | ImportProblem]:
         where = f"line {text.count(chr(10), 0, start) + 1}"
         named = _QUESTION.findall(asked)
         question = optional_text(named[-1] if named else (asked if turns else None))
-        steps = tuple(tagged_steps(body))
+        steps = tuple(tagged_steps(body)) if _OPENING.search(body) else ()
         if question is None or not steps:
-            missing = "tagged step" if question else "line that begins with Question:"
+            missing = "search or answer between tags" if question else "line that begins with Question:"
             yield ImportProblem(str(path), where, f"found no {missing}")
             continue
         written = next((step.queries[0] for step in reversed(steps) if step.kind == "answer" and step.queries), None)
