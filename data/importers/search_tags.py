@@ -135,8 +135,9 @@ def _read_text(path: Path) -> Iterator[Trajectory | ImportProblem]:
     turns = list(_TURN.finditer(text))
     generations: list[tuple[int, str, str]] = []  # where it begins, the asking turn, the generation
     asked = ""
-    for turn, following in zip(turns, [*turns[1:], None], strict=True):
-        body = text[turn.end() : following.start() if following else len(text)].replace("<|im_end|>", "").strip()
+    ends = [turn.start() for turn in turns[1:]] + [len(text)]
+    for turn, end in zip(turns, ends, strict=False):  # no turn, one end
+        body = text[turn.end() : end].replace("<|im_end|>", "").strip()
         if turn[1] == "user":
             asked = body
         elif turn[1] == "assistant":

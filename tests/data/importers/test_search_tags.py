@@ -66,6 +66,13 @@ def test_search_r1_text_leaves_the_instructions_out(search_r1_log):
     assert run.steps[1].error == "no documents came back"
 
 
+def test_a_bare_generation_under_its_question(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text("Question: Where is Lenn?\n<search>Lenn</search><information>A town.</information>")
+    (run,) = _trajectories(path)
+    assert (run.question, run.ended_by, len(run.steps)) == ("Where is Lenn?", "unknown", 1)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
