@@ -147,10 +147,13 @@ def _print_summary(summary: dict[str, Any]) -> None:
     from rich.table import Table
 
     console = Console(file=sys.stdout)
-    console.print(f"{summary['file']}: {summary['trajectories']} trajectories", highlight=False, markup=False)
+    console.print(
+        f"{summary['file']}: {summary['trajectories']} trajectories", highlight=False, markup=False, soft_wrap=True
+    )
     for group in summary["groups"]:
-        table = Table(show_header=False, title_justify="left")
-        table.title = f"agent {group['agent'] or '(not logged)'}, dataset {group['dataset'] or '(not logged)'}"
+        table = Table(show_header=False)
+        name = f"agent {group['agent'] or '(not logged)'}, dataset {group['dataset'] or '(not logged)'}"
+        console.print(name, style="bold", highlight=False, markup=False, soft_wrap=True)
         table.add_row("trajectories", f"{group['trajectories']} of {group['questions']} questions")
         table.add_row("outcomes", ", ".join(f"{count} {name}" for name, count in group["outcomes"].items()))
         for name in ("steps", "searches"):

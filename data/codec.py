@@ -69,7 +69,7 @@ _WORDS = {
 
 
 def trajectory_to_dict(trajectory: Trajectory) -> dict[str, Any]:
-    """A dict that ``json.dumps(..., allow_nan=False)`` accepts and `trajectory_from_dict` reads back as an equal record.
+    """A dict that ``json.dumps(..., allow_nan=False)`` accepts and `trajectory_from_dict` reads back as an equal one.
 
     ``meta`` is passed on as it is.
     """

@@ -107,10 +107,7 @@ def load_gold(path: Path) -> Gold:
     path = Path(path)
     with open_text(path) as source:
         head = source.read(4096).lstrip()
-    if head[:1] in ("{", "["):
-        gold = _hotpotqa(path)
-    else:
-        gold = _qrels(path)
+    gold = _hotpotqa(path) if head[:1] in ("{", "[") else _qrels(path)
     if not gold.entries:
         raise DataError(f"{path}: holds no question with a relevant document")
     return gold
@@ -153,7 +150,7 @@ def _hotpotqa(path: Path) -> Gold:
     return Gold(path, "title", tuple(entries), by_id, by_question)
 
 
-def _titles(facts: Any, where: str) -> list[str]:
+def _titles(facts: Any, where: str) -> list[Any]:
     """Titles of ``[[title, sentence], ..]`` or of ``{"title": [..], "sent_id": [..]}``."""
     titles = facts.get("title") if isinstance(facts, dict) else facts
     if isinstance(titles, list):
@@ -181,8 +178,8 @@ def _qrels(path: Path) -> Gold:
                 relevance = float(relevance)
             except ValueError:
                 raise DataError(
-                    f"{path}: line {number}: found {first_line(line, 60)!r}; expected TREC qrels `qid 0 docid rel`, BEIR "
-                    "qrels `query-id, corpus-id, score` separated by tabs, or HotpotQA questions as JSON"
+                    f"{path}: line {number}: found {first_line(line, 60)!r}; expected TREC qrels `qid 0 docid rel`, "
+                    "BEIR qrels `query-id, corpus-id, score` separated by tabs, or HotpotQA questions as JSON"
                 ) from None
             if relevance > 0:
                 relevant.setdefault(query.strip(), {})[document.strip()] = None

@@ -13,7 +13,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-
 from stopwise.data.errors import DataError
 from stopwise.data.files import atomic_path
 from stopwise.data.records import Action, AnswerProbe, Criterion, Document, Logprobs, Step, Trajectory
@@ -87,7 +86,7 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> int:
         )
         with writer:
             for rows in _groups(trajectories):
-                writer.write_table(pa.Table.from_pylist(rows, SCHEMA), row_group_size=len(rows))
+                writer.write_table(_table(rows), row_group_size=len(rows))
                 count += len(rows)
     return count
 
@@ -143,6 +142,16 @@ def open_parquet(path: Path, kind: str, version: int) -> pq.ParquetFile:
         f"{path}: has schema version {found_version or 'none'}; this stopwise reads version {version}; "
         "import the logs again"
     )
+
+
+def _table(rows: list[dict[str, Any]]) -> pa.Table:
+    try:
+        return pa.Table.from_pylist(rows, SCHEMA)
+    except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
+        if len(rows) > 1:
+            for row in rows:  # find out which one it is
+                _table([row])
+        raise DataError(f"trajectory {rows[0]['id']!r}: cannot be stored ({error})") from error
 
 
 def _groups(trajectories: Iterable[Trajectory]) -> Iterator[list[dict[str, Any]]]:

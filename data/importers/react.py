@@ -1,12 +1,12 @@
 """ReAct transcripts: ``Thought i:``, ``Action i: Search[entity]``, ``Observation i:``, as text or in JSON rows.
 
-Text files hold ``Question:`` blocks, under ``BEGIN TRIAL n`` and ``BEGIN CORRECT | INCORRECT | HALTED AGENTS`` headings
-where the tool was Reflexion. JSON rows (KnowAgent) hold the transcript at the end of ``prompt``, after few-shot examples.
+Text files hold ``Question:`` blocks; Reflexion puts headings over them (``BEGIN TRIAL n`` and ``BEGIN CORRECT AGENTS``,
+``INCORRECT`` or ``HALTED``). JSON rows (KnowAgent) hold the transcript at the end of ``prompt``, after few-shot ones.
 
 What an action is:
 
-- ``Search`` and ``Retrieve`` are searches: both ask for an entity or topic and get a page that was not at hand. The page
-  has no id in the log; it is the document titled as the searched entity.
+- ``Search`` and ``Retrieve`` are searches: both ask for an entity or topic and get a page that was not at hand. The
+  page has no id in the log; it is the document titled as the searched entity.
 - ``Lookup`` is no decision point but an ``open`` step: it reads on in the page found last, under that page's title.
 - ``Finish`` is the answer. Everything else (``Calculate``, no action at all) is ``other``.
 - "Could not find", "No results", "Invalid Action" and the like are errors, without documents.

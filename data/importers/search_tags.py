@@ -135,8 +135,9 @@ def _read_text(path: Path) -> Iterator[Trajectory | ImportProblem]:
     turns = list(_TURN.finditer(text))
     generations: list[tuple[int, str, str]] = []  # where it begins, the asking turn, the generation
     asked = ""
-    for turn, following in zip(turns, [*turns[1:], None], strict=True):
-        body = text[turn.end() : following.start() if following else len(text)].replace("<|im_end|>", "").strip()
+    ends = [turn.start() for turn in turns[1:]] + [len(text)]
+    for turn, end in zip(turns, ends, strict=False):  # no turn, one end
+        body = text[turn.end() : end].replace("<|im_end|>", "").strip()
         if turn[1] == "user":
             asked = body
         elif turn[1] == "assistant":
@@ -148,9 +149,9 @@ def _read_text(path: Path) -> Iterator[Trajectory | ImportProblem]:
         where = f"line {text.count(chr(10), 0, start) + 1}"
         named = _QUESTION.findall(asked)
         question = optional_text(named[-1] if named else (asked if turns else None))
-        steps = tuple(tagged_steps(body))
+        steps = tuple(tagged_steps(body)) if _OPENING.search(body) else ()
         if question is None or not steps:
-            missing = "tagged step" if question else "line that begins with Question:"
+            missing = "search or answer between tags" if question else "line that begins with Question:"
             yield ImportProblem(str(path), where, f"found no {missing}")
             continue
         written = next((step.queries[0] for step in reversed(steps) if step.kind == "answer" and step.queries), None)

@@ -8,6 +8,7 @@ import math
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -55,10 +56,10 @@ def open_text(path: Path) -> TextIO:
 
 
 def is_binary(head: bytes) -> bool:
-    """Whether a file's first bytes are no text: more than 2% are NULs, control characters or not UTF-8."""
+    """Whether a file's first bytes are no text: more than a tenth are NULs, control characters or not UTF-8."""
     text = head.decode("utf-8", "replace")
     odd = sum(text.count(chr(code)) for code in (*range(9), *range(14, 32), 0xFFFD))
-    return odd * 50 > len(text)
+    return odd * 10 > len(text)
 
 
 def read_text(path: Path) -> str:
@@ -82,10 +83,7 @@ def json_values(path: Path) -> Iterator[JsonValue | ImportProblem]:
             if len(head) >= _HEAD_LINES:
                 break
         if by_line:
-            number = 0
-            for number, line in enumerate(head, 1):
-                yield from _line(path, number, line)
-            for number, line in enumerate(source, number + 1):
+            for number, line in enumerate(chain(head, source), 1):
                 yield from _line(path, number, line)
             return
         text = "".join(head) + source.read()

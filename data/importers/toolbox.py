@@ -83,7 +83,7 @@ def verdict(value: Any) -> bool | None:
     if isinstance(value, bool):
         return value
     if isinstance(value, int | float):
-        return {0: False, 1: True}.get(value)
+        return None if value not in (0, 1) else bool(value)
     if isinstance(value, str):
         return {
             "true": True,
@@ -100,9 +100,9 @@ def verdict(value: Any) -> bool | None:
 
 # Whole observations that are no documents: failures, refusals and empty results of the tools met in real logs.
 _ERROR = re.compile(
-    r"""no\ (?:more\ |relevant\ |search\ |matching\ )?(?:results?|documents?)(?:\ (?:were\ |was\ )?(?:found|available|returned))?\b[^\n]{0,120}$
+    r"""no\ (?:(?:more|relevant|search|matching)\ )?(?:results?|documents?)\b[^\n]{0,160}$
     |could\ not\ find\b
-    |(?:\[?(?:\w+\ )?error\]?|traceback\ \(most\ recent)\b.{0,4}[:(\]]
+    |\[[\w ]*\berror\]|(?:\w+\ )?error\ ?[:(\d]|traceback\ \(most\ recent
     |(?:tool|search|request|query)\ (?:call\ )?(?:failed|timed\ out)\b
     |invalid\ (?:action|tool|request|query|arguments?)\b
     |(?:maximum|max)\ (?:number\ of\ )?(?:tool\ calls?|searches|search\ calls?|turns?)\b.{0,40}\b(?:reached|exceeded)
@@ -265,7 +265,9 @@ def split_results(text: str) -> tuple[Document, ...]:
         only = make_document(text=text, rank=1)
         return (only,) if only else ()
     ends = [mark.start() for mark in marks[1:]] + [len(text)]
-    found = (_item(text[mark.end() : end].strip(), rank) for rank, (mark, end) in enumerate(zip(marks, ends), 1))
+    found = (
+        _item(text[mark.end() : end].strip(), rank) for rank, (mark, end) in enumerate(zip(marks, ends, strict=True), 1)
+    )
     return tuple(document for document in found if document)
 
 
