@@ -7,7 +7,7 @@ writes documents and questions. Memory is that of one block and of the vocabular
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,7 @@ def _fill(writer: CorpusWriter, config: WorldConfig, progress: Callable[[int, in
 
 
 def _block(number: int, split: Split, size: int, config: WorldConfig, vocabulary: Vocabulary) -> Block:
-    shape = GraphConfig(**(asdict(config.graph) | {"seed": config.seed}))
-    return make_block(number, split, size, shape, vocabulary)
+    return make_block(number, split, size, replace(config.graph, seed=config.seed), vocabulary)
 
 
 def _plan(config: WorldConfig, vocabulary: Vocabulary) -> _Plan:
@@ -135,12 +134,12 @@ def _splits_of_blocks(blocks: int) -> tuple[Split, ...]:
     """Give each split its share of the blocks, at least one, interleaved."""
     pattern: list[Split] = []
     for _ in range(blocks):
-        counts = Counter(pattern)
-        missing = [split for split in SPLITS if not counts[split]]
+        missing: list[Split] = [split for split in SPLITS if split not in pattern]
         if len(missing) >= blocks - len(pattern):
             pattern.append(missing[0])
         else:
-            pattern.append(max(SPLITS, key=lambda split: SHARES[split] * (len(pattern) + 1) - counts[split]))
+            deficits = [SHARES[split] * (len(pattern) + 1) - pattern.count(split) for split in SPLITS]
+            pattern.append(SPLITS[deficits.index(max(deficits))])
     return tuple(pattern)
 
 

@@ -102,7 +102,7 @@ class _Writer:
         object_name = None if fact.object is None else self._block.entities[fact.object].name
         sentences = self._fact_sentences(entity, fact, object_name)
         if kind == "outdated":
-            sentences = [f"According to a directory that has since been corrected, {sentences[0]}", *sentences[1:]]
+            sentences = [f"A directory that has since been corrected has this: {sentences[0]}", *sentences[1:]]
         frame = [opening, closing] if rng.random() < 0.7 else [opening]
         text = " ".join([opening, *sentences, *frame[1:]])
         metadata: dict[str, Any] = {
@@ -127,24 +127,26 @@ class _Writer:
     def _fact_sentences(self, entity: Entity, fact: Fact, object_name: str | None) -> list[str]:
         rng = self._rng
         kind = entity.type
+        subject = rng.choice((entity.name, entity.name, f"The {kind.noun}"))  # the opening has named it
         called = rng.choice((entity.name, f"the {kind.noun}"))
         restated = rng.random() < self._config.overlap
         again = rng.choice(("In short, {}.", "It is told that {}.", "Most sources agree that {}.", "Briefly, {}."))
         if object_name is not None:
             relation = kind.relations[fact.key]
-            sentence = f"{entity.name} {rng.choice(relation.documents).format(object=object_name)}."
+            sentence = f"{subject} {rng.choice(relation.documents).format(object=object_name)}."
             plain = f"{called} {relation.clue} {object_name}"
         elif fact.key in kind.years:
             attribute = kind.years[fact.key]
             assert fact.value is not None
-            sentence = f"{entity.name} {rng.choice(attribute.documents).format(year=fact.value)}."
+            sentence = f"{subject} {rng.choice(attribute.documents).format(year=fact.value)}."
             plain = f"{called} {attribute.clue.format(decade=fact.value // 10 * 10)}"
         else:
-            assert fact.value is not None and fact.circumstance is not None
+            assert fact.value is not None
+            assert fact.circumstance is not None
             wording = kind.topics[fact.key][fact.value]
             said, paraphrased = self._vocabulary.circumstances[fact.circumstance]
             circumstance = said if rng.random() < 0.5 else paraphrased
-            sentence = f"{entity.name} {rng.choice(wording.documents)}, {circumstance}."
+            sentence = f"{subject} {rng.choice(wording.documents)}, {circumstance}."
             plain = f"{called} {wording.clue}" + (f" {said}" if rng.random() < 0.5 else "")
         return [sentence, again.format(plain)] if restated else [sentence]
 
