@@ -1,5 +1,6 @@
 """The one contract of every controller: an observation after each search step in, a decision out."""
 
+import copy
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -64,8 +65,22 @@ class Controller(ABC):
 
     kind: ClassVar[str]
     needs: tuple[str, ...] = ()  # signals without which it is not applicable
+    optional: tuple[str, ...] = ()  # signals that it looks at where they are there
     features: FeatureSpec | None = None  # what it wants as `Observation.features`
     privileged: bool = False  # wants `Observation.hindsight`
+    _seed: int = 0
+
+    def copy(self) -> "Controller":
+        """An independent controller with the same parameters and weights, for a run of its own."""
+        twin = copy.copy(self)
+        twin.reset(self._seed)
+        return twin
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """All signals that it may look at: what a live agent has to compute."""
+        learned = self.features.signals if self.features is not None else ()
+        return tuple(dict.fromkeys((*self.needs, *self.optional, *learned)))
 
     def reset(self, seed: int = 0) -> None:
         """Forget the last run and start another one under `seed`."""

@@ -33,6 +33,7 @@ class Heuristic(Controller):
 
     kind: ClassVar[str] = "heuristic"
     needs = ("Nov",)
+    optional = ("Cov", "coverage_gain", "Div", "Sim")
 
     def __init__(self, **params: Any) -> None:
         """Set `HeuristicParams` by name."""

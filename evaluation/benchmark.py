@@ -187,3 +187,27 @@ def _searches(outcomes: Sequence[RunOutcome]) -> float:
 
 def _share(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
+
+
+def matched_stop_rate(lengths: NDArray[np.int64], searches: float) -> float:
+    """The probability of stopping after each search at which random stopping makes as many searches on average.
+
+    A run of length L that is stopped with probability p after each search makes (1 - (1 - p)^L) / p of them.
+
+    Args:
+        lengths: search steps of each run, shape (E,).
+        searches: mean number wanted.
+
+    Returns:
+        A probability; 0 where the wanted number is at least the runs' own, 1 where it is at most one each.
+    """
+    from scipy.optimize import brentq
+
+    def expected(rate: float) -> float:
+        return float(((1 - (1 - rate) ** lengths) / rate).mean())
+
+    if searches >= float(lengths.mean()):
+        return 0.0
+    if searches <= expected(1.0):
+        return 1.0
+    return float(np.asarray(brentq(lambda rate: expected(rate) - searches, 1e-9, 1.0)))
