@@ -1,8 +1,9 @@
 """Is one controller better than another: comparisons paired by question, and the number of questions that they need.
 
 The unit is the question. Runs of one question depend on each other, so they are first averaged within the question and
-each question counts once. The tests are those of [RAAC] *When Deep Research Agents Stagnate*, arXiv 2608.15191: the
-paired t-test on recall, McNemar's on accuracy, and a permutation test with 10,000 trials.
+each question counts once. The tests are those that the field reports: the t-test on recall and McNemar's on accuracy
+([RAAC] *When Deep Research Agents Stagnate*, arXiv 2608.15191, 4.3), and the permutation test with 10,000 trials
+([DS-MCM] *Deep Search with Hierarchical Meta-Cognitive Monitoring*, arXiv 2601.23188, table 1).
 """
 
 import math

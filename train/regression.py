@@ -1,6 +1,7 @@
 """The regressors behind fitted targets: ridge in closed form, or boosted trees."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -10,6 +11,8 @@ Floats = NDArray[np.float64]
 Predict = Callable[[Floats], Floats]  # features (M, F) to values (M, Y)
 Fit = Callable[[Floats, Floats], Predict]  # features (N, F) and values (N, Y) to a predictor
 RegressorName = Literal["ridge", "boosted"]
+
+THREADS_FROM_ROWS = 20_000  # boosted trees use several threads from here on
 
 
 def standardisation(features: Floats) -> tuple[Floats, Floats]:
@@ -38,6 +41,15 @@ def fit_ridge(features: Floats, values: Floats, strength: float) -> Predict:
 def fit_boosted(features: Floats, values: Floats, seed: int) -> Predict:
     """Histogram gradient-boosted trees (sklearn), one model for each column of `values`, shape (N, Y)."""
     from sklearn.ensemble import HistGradientBoostingRegressor
+    from threadpoolctl import threadpool_limits  # comes with sklearn
+
+    def predict_by(model: HistGradientBoostingRegressor, other: Floats) -> Floats:
+        with threads(len(other)):
+            return model.predict(other)
+
+    def threads(rows: int) -> threadpool_limits:
+        # On few rows threads wait for each other more than they work; on a busy machine, for seconds.
+        return threadpool_limits(1 if rows < THREADS_FROM_ROWS else None)
 
     predictors: list[Predict] = []
     for column in values.T:
@@ -51,8 +63,10 @@ def fit_boosted(features: Floats, values: Floats, seed: int) -> Predict:
             max_leaf_nodes=8,
             early_stopping=False,  # pyright: ignore[reportArgumentType]
             random_state=seed,
-        ).fit(features, column)
-        predictors.append(model.predict)
+        )
+        with threads(len(column)):
+            model.fit(features, column)
+        predictors.append(partial(predict_by, model))
     return lambda other: np.column_stack([predict(other) for predict in predictors])
 
 
