@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.evaluation.bootstrap import QuestionBootstrap, percentile_interval
 
 AurocKind = Literal["pooled", "turn_matched", "within_question"]

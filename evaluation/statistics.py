@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
+
 from stopwise.evaluation.bootstrap import QuestionBootstrap, percentile_interval
 
 Floats = NDArray[np.float64]

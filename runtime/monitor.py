@@ -118,7 +118,9 @@ def as_documents(documents: Sequence[Document | Mapping[str, Any] | str]) -> tup
         if isinstance(document, str):
             document = {"text": document}
         if not isinstance(document, Mapping):
-            raise UsageError(f"documents[{number}]: {type(document).__name__}; expected a text, a mapping or a Document")
+            raise UsageError(
+                f"documents[{number}]: {type(document).__name__}; expected a text, a mapping or a Document"
+            )
         unknown = [key for key in document if key not in _DOCUMENT_KEYS]
         if unknown:
             raise UsageError(f"documents[{number}]: key {unknown[0]!r}; expected some of {', '.join(_DOCUMENT_KEYS)}")

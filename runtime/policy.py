@@ -18,7 +18,9 @@ from stopwise.signals.tracker import SignalConfig, SignalTracker
 class Policy:
     """A loaded policy: shared by all runs of an agent; `monitor` starts one run."""
 
-    def __init__(self, package: PolicyPackage, *, encoder: Encoder | None = None, cache: Path | str = ":memory:") -> None:
+    def __init__(
+        self, package: PolicyPackage, *, encoder: Encoder | None = None, cache: Path | str = ":memory:"
+    ) -> None:
         """Wrap a package.
 
         Args:

@@ -77,7 +77,7 @@ def compute_table(
 
     runs: list[tuple[Episode, Sequence[SignalRow], NDArray[np.float64]]] = []
     sources: set[str] = set()
-    for block in _blocks(logs(), BLOCK):
+    for block in blocks(logs(), BLOCK):
         if isinstance(encoder, CachedEncoder):
             texts = (text for run in block for text in texts_of(run, config))
             encoder.prefetch(texts, lambda done, total: report("embedding texts", done, total))
@@ -151,7 +151,8 @@ def _training(runs: Iterable[Trajectory]) -> Iterator[Trajectory]:
     return (run for run in runs if split_of(run.question_id) == "train")
 
 
-def _blocks(runs: Iterable[Trajectory], size: int) -> Iterator[list[Trajectory]]:
+def blocks(runs: Iterable[Trajectory], size: int) -> Iterator[list[Trajectory]]:
+    """Lists of at most `size` runs, in order."""
     iterator = iter(runs)
     while block := list(islice(iterator, size)):
         yield block

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.errors import DataError
 from stopwise.data.records import Action
 from stopwise.train.regression import standardisation
