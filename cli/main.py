@@ -39,7 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             importlib.import_module(module).add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=summary, add_help=False)
-    options = parser.parse_args(words)
+    options, rest = parser.parse_known_args(words)
+    # argparse gives up on positionals after an option: `train CONFIG --out RUN key=value` must work all the same
+    if rest and hasattr(options, "overrides") and all("=" in word and not word.startswith("-") for word in rest):
+        options.overrides.extend(rest)
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
     if options.version:
         from stopwise.controllers.package import stopwise_version
 
