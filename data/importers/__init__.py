@@ -1,1 +1,97 @@
-"""Readers of other tools' logs: one module a format family."""
+"""Readers of other tools' logs: one module a format family.
+
+An importer is a module with ``PICTURE`` (one line that shows the format), ``evidence(sample) -> float`` (how surely a
+file is of its family) and ``read(path) -> Iterator[Trajectory | ImportProblem]``. To add one, write the module and
+name it in `FORMATS`.
+"""
+
+import importlib
+import os
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol, cast
+
+from stopwise.data.errors import UsageError
+from stopwise.data.importers.toolbox import ImportProblem, Sample
+from stopwise.data.records import Trajectory
+
+# format name: module
+FORMATS = {
+    "react": "stopwise.data.importers.react",
+    "search_tags": "stopwise.data.importers.search_tags",
+    "stopwise": "stopwise.data.importers.stopwise_jsonl",
+}
+
+
+class Importer(Protocol):
+    """What a format's module offers."""
+
+    PICTURE: str
+    evidence: Callable[[Sample], float]
+    read: Callable[[Path], Iterator[Trajectory | ImportProblem]]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file to import."""
+
+    path: Path
+    format: str  # a key of FORMATS
+    runner_up: str | None = None  # the format that was thought of next
+
+
+def importer(format: str) -> Importer:
+    """The module that reads a format.
+
+    Raises:
+        UsageError: there is no such format.
+    """
+    if format not in FORMATS:
+        raise UsageError(f"--format {format}: no such format; expected auto or one of {', '.join(FORMATS)}")
+    return cast(Importer, importlib.import_module(FORMATS[format]))
+
+
+def choose(paths: Sequence[Path], format: str = "auto") -> list[Source]:
+    """Say for each file how it will be read.
+
+    Raises:
+        DataError: a file cannot be read, or its format is not clear.
+        UsageError: there is no such format.
+    """
+    from stopwise.data.importers.detect import sniff
+
+    if format != "auto":
+        importer(format)
+        return [Source(Path(path), format) for path in paths]
+    chosen = [(Path(path), sniff(Path(path))) for path in paths]
+    return [Source(path, choice.format, choice.runner_up) for path, choice in chosen]
+
+
+def read_logs(paths: Sequence[Path], format: str = "auto") -> Iterator[Trajectory | ImportProblem]:
+    """Trajectories of all files in order, streamed; raises as `choose`."""
+    yield from read_sources(choose(paths, format))
+
+
+def read_sources(sources: Sequence[Source]) -> Iterator[Trajectory | ImportProblem]:
+    """Trajectories of chosen files in order, streamed, their ids made unique.
+
+    With several files an id begins with its file's path below the folder that they share; an id that comes again in one
+    file gets ``#2``, ``#3`` and so on.
+    """
+    folder = os.path.commonpath([source.path.absolute().parent for source in sources]) if sources else ""
+    for source in sources:
+        prefix = ""
+        if len(sources) > 1:
+            prefix = Path(os.path.relpath(source.path.absolute(), folder)).with_suffix("").as_posix() + "/"
+        seen: set[int] = set()  # hashes: ids of a large file take much memory
+        for found in importer(source.format).read(source.path):
+            if isinstance(found, ImportProblem):
+                yield found
+                continue
+            name, number = found.id, 1
+            while hash(name) in seen:
+                number += 1
+                name = f"{found.id}#{number}"
+            seen.add(hash(name))
+            yield found if not prefix and name == found.id else replace(found, id=prefix + name)

@@ -1,0 +1,151 @@
+"""Reading log files: text and JSON values with their place in the file, whatever the file's habits.
+
+Byte order marks, CRLF, invalid UTF-8, several JSON values in one file and broken lines are all met in real logs.
+"""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import Any, TextIO
+
+from stopwise.data.errors import DataError
+from stopwise.data.importers.toolbox import ImportProblem, clean_json, first_line
+
+# NaN is read as null, infinities stay (a log-probability may be -inf), control characters in texts are let through
+_DECODER = json.JSONDecoder(
+    strict=False, parse_constant={"NaN": None, "Infinity": math.inf, "-Infinity": -math.inf}.__getitem__
+)
+_ODD_ESCAPE = re.compile(r"\\u(?:[dD][89a-fA-F]|0000)|\0")  # may decode to a lone surrogate or is a NUL
+_HEAD_LINES = 50  # JSON Lines are recognised by an object among the first lines
+_SAMPLE_BYTES = 1 << 18
+
+
+@dataclass(frozen=True, slots=True)
+class JsonValue:
+    """One top-level JSON value of a file."""
+
+    where: str  # "line 7" or "value 2"; "" for the only value of a file
+    value: Any
+
+
+def open_text(path: Path) -> TextIO:
+    """Open a log for reading as text: a byte order mark is dropped, bytes that are not UTF-8 become U+FFFD.
+
+    Raises:
+        DataError: there is no such file, or it is a folder, empty, binary, or not readable.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as source:
+            head = source.read(_SAMPLE_BYTES)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: is a folder; expected a log file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+    if not head.strip(b"\xef\xbb\xbf \t\r\n"):
+        raise DataError(f"{path}: is empty; expected a log")
+    if is_binary(head):
+        raise DataError(f"{path}: is a binary file; expected a log as text or JSON")
+    return path.open(encoding="utf-8-sig", errors="replace")
+
+
+def is_binary(head: bytes) -> bool:
+    """Whether a file's first bytes are no text: more than a tenth are NULs, control characters or not UTF-8."""
+    text = head.decode("utf-8", "replace")
+    odd = sum(text.count(chr(code)) for code in (*range(9), *range(14, 32), 0xFFFD))
+    return odd * 10 > len(text)
+
+
+def read_text(path: Path) -> str:
+    """The whole file as text; raises as `open_text`."""
+    with open_text(path) as source:
+        return source.read()
+
+
+def json_values(path: Path) -> Iterator[JsonValue | ImportProblem]:
+    """The JSON values of a file in order: one value, several one after the other, or one a line (streamed).
+
+    A line or value that is not JSON is an `ImportProblem`. Yields nothing else; raises as `open_text`.
+    """
+    with open_text(path) as source:
+        head: list[str] = []
+        by_line = False
+        for line in source:
+            head.append(line)
+            if by_line := _is_object(line):
+                break
+            if len(head) >= _HEAD_LINES:
+                break
+        if by_line:
+            for number, line in enumerate(chain(head, source), 1):
+                yield from _line(path, number, line)
+            return
+        text = "".join(head) + source.read()
+    yield from _values(path, text)
+
+
+def load_json(text: str) -> Any:
+    """One JSON value with its texts cleaned (`toolbox.clean_text`); NaN is None.
+
+    Raises:
+        ValueError: it is not JSON.
+        RecursionError: it is nested too deeply.
+    """
+    value = _DECODER.decode(text)
+    return clean_json(value) if _ODD_ESCAPE.search(text) else value
+
+
+def _is_object(line: str) -> bool:
+    """Whether a line alone is a JSON object; a pretty-printed file has no such line in its first column."""
+    if not line.startswith("{"):
+        return False
+    try:
+        return bool(load_json(line))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _line(path: Path, number: int, line: str) -> Iterator[JsonValue | ImportProblem]:
+    if not line.strip():
+        return
+    try:
+        yield JsonValue(f"line {number}", load_json(line))
+    except ValueError as error:
+        yield ImportProblem(str(path), f"line {number}", _not_json(error, line))
+    except RecursionError:
+        yield ImportProblem(str(path), f"line {number}", "JSON nested too deeply")
+
+
+def _values(path: Path, text: str) -> Iterator[JsonValue | ImportProblem]:
+    odd = bool(_ODD_ESCAPE.search(text))
+    position, count = 0, 0
+    while True:
+        while position < len(text) and text[position] in " \t\r\n,":
+            position += 1
+        if position >= len(text):
+            return
+        line = f"line {text.count(chr(10), 0, position) + 1}"
+        try:
+            value, end = _DECODER.raw_decode(text, position)
+        except ValueError as error:
+            yield ImportProblem(str(path), line, _not_json(error, text[position : position + 200]))
+            return
+        except RecursionError:
+            yield ImportProblem(str(path), line, "JSON nested too deeply")
+            return
+        count += 1
+        alone = count == 1 and not text[end:].strip()
+        yield JsonValue("" if alone else f"value {count}", clean_json(value) if odd else value)
+        position = end
+
+
+def _not_json(error: ValueError, text: str) -> str:
+    what = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+    place = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
+    return f"not JSON ({what}{place}); found {first_line(text, 60)!r}"

@@ -1,0 +1,32 @@
+"""stopwise's own interchange format: one trajectory a JSON line, every field of `Trajectory` (see `data.codec`)."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from stopwise.data.codec import trajectory_from_dict
+from stopwise.data.importers.sources import json_values
+from stopwise.data.importers.toolbox import ImportProblem, Sample
+from stopwise.data.records import Trajectory
+
+PICTURE = (
+    '{"id": .., "question_id": .., "question": .., "steps": [{"kind": "search", "queries": [..], "documents": [..]}]}'
+)
+
+
+def evidence(sample: Sample) -> float:
+    """How surely `sample` is of this family, 0 to 1."""
+    return 1.0 if any({"id", "question_id", "question"} <= row.keys() for row in sample.objects) else 0.0
+
+
+def read(path: Path) -> Iterator[Trajectory | ImportProblem]:
+    """Trajectories of a JSON Lines file, streamed; a line that is none is a problem that names the key's path."""
+    for value in json_values(path):
+        if isinstance(value, ImportProblem):
+            yield value
+            continue
+        records = value.value if isinstance(value.value, list) else [value.value]
+        for number, record in enumerate(records, 1):
+            try:
+                yield trajectory_from_dict(record)
+            except ValueError as error:
+                yield ImportProblem(str(path), value.where or f"record {number}", str(error))

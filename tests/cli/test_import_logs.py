@@ -1,0 +1,125 @@
+import json
+
+import pytest
+from stopwise.data.store import read_trajectories
+
+EPISODE = """Question: Where was Ada Brook born?
+Thought {n}: I search.
+Action {n}: Search[Ada Brook]
+Observation {n}: Ada Brook was born in Lenn.
+Thought 2: Lenn.
+Action 2: Finish[Lenn]
+Observation 2: Answer is CORRECT
+
+"""
+GOLD = {"question": "Where was Ada Brook born?", "answer": "Lenn", "supporting_facts": [["Ada Brook", 0]]}
+
+
+@pytest.fixture
+def log(tmp_path):
+    path = tmp_path / "log.txt"
+    path.write_text(EPISODE.format(n=1) + "Question: Alone?\n\n" + EPISODE.format(n=1))
+    return path
+
+
+def test_json_is_one_object_with_the_counts(stopwise, log, tmp_path):
+    gold = tmp_path / "gold.json"
+    gold.write_text(json.dumps([GOLD]))
+    out = tmp_path / "logs.parquet"
+    status, stdout, stderr = stopwise("import", log, "--gold", gold, "--out", out, "--json")
+    assert status == 0
+    assert json.loads(stdout) == {
+        "format": "react",
+        "trajectories": 2,
+        "questions": 1,
+        "search_steps": 2,
+        "documents": 2,
+        "document_ids": {"log": 0, "url": 0, "title": 2, "text": 0},
+        "outcomes": {"correct": 2, "incorrect": 0, "halted": 0, "unknown": 0},
+        "with_gold": 2,
+        "problem_count": 1,
+        "problems": [{"file": str(log), "where": "line 9", "reason": "found no steps after the question"}],
+        "out": str(out),
+        "gold": {
+            "file": str(gold),
+            "questions": 1,
+            "questions_matched": 1,
+            "trajectories_without": 0,
+            "documents_matched_by": "title",
+        },
+    }
+    assert f"reading {log} as react" in stderr
+    runs = list(read_trajectories(out))
+    assert [run.gold_ids for run in runs] == [("title:ada brook",)] * 2
+
+
+def test_without_json_stdout_is_silent_and_a_person_is_told(stopwise, log, tmp_path):
+    status, stdout, stderr = stopwise("import", log, "--out", tmp_path / "logs.parquet")
+    assert (status, stdout) == (0, "")
+    assert "2 trajectories of 1 questions (2 correct), 2 search steps, 2 documents" in stderr
+    assert "1 records could not be read:" in stderr
+
+
+def test_importing_twice_gives_the_same_bytes(stopwise, log, tmp_path):
+    for name in ("a", "b"):
+        stopwise("import", log, "--out", tmp_path / name)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+
+def test_several_files_and_a_named_format(stopwise, log, tmp_path):
+    other = tmp_path / "other.txt"
+    other.write_text(EPISODE.format(n=1))
+    status, stdout, _ = stopwise("import", log, other, "--format", "react", "--out", tmp_path / "o", "--json")
+    assert (status, json.loads(stdout)["trajectories"]) == (0, 3)
+    assert [run.id for run in read_trajectories(tmp_path / "o")] == [
+        "log/episode-1",
+        "log/episode-3",
+        "other/episode-1",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "options", "status", "message"),
+    [
+        (b"", (), 1, "is empty"),
+        (bytes(range(256)) * 4, (), 1, "is a binary file"),
+        (b'[{"question": "Wh', (), 1, "is in no format that stopwise recognises"),
+        (
+            b'[{"question": "Wh',
+            ("--format", "stopwise"),
+            1,
+            "no trajectory could be read as stopwise; the first problem",
+        ),
+        (EPISODE.encode(), ("--format", "search_tags"), 1, "no trajectory could be read as search_tags"),
+        (EPISODE.encode(), ("--format", "tea"), 2, "--format tea: no such format"),
+        (
+            b"Question: Alone?\n\n" + EPISODE.encode(),
+            ("--strict",),
+            1,
+            "line 1: found no steps after the question; --st",
+        ),
+        (EPISODE.encode(), ("--gold", "GOLD"), 1, "matches no question of the logs"),
+    ],
+)
+def test_bad_input_is_one_clear_line_and_nothing_is_written(stopwise, tmp_path, content, options, status, message):
+    log, out = tmp_path / "log", tmp_path / "logs.parquet"
+    log.write_bytes(content)
+    gold = tmp_path / "gold.json"
+    gold.write_text(json.dumps([GOLD | {"question": "Another?"}]))
+    out.write_text("the old file")
+    options = [gold if option == "GOLD" else option for option in options]
+    found, stdout, stderr = stopwise("import", log, *options, "--out", out, "--json")
+    assert (found, stdout) == (status, "")
+    assert message in stderr.splitlines()[-1]
+    assert out.read_text() == "the old file"
+    assert {path.name for path in tmp_path.iterdir()} == {"log", "gold.json", "logs.parquet"}
+
+
+def test_missing_file_and_folder_as_output(stopwise, log, tmp_path):
+    assert stopwise("import", tmp_path / "none", "--out", tmp_path / "o")[::2] == (
+        1,
+        f"{tmp_path / 'none'}: no such file",
+    )
+    status, _, stderr = stopwise("import", log, "--out", tmp_path)
+    assert status == 2
+    assert "is a folder; expected a file to write" in stderr

@@ -1,0 +1,89 @@
+"""Counts over published logs, for those who have them: set STOPWISE_REAL_LOGS to their folder."""
+
+import os
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from stopwise.data.gold import GoldReport, join_gold, load_gold
+from stopwise.data.importers import choose, read_sources
+from stopwise.data.records import Trajectory
+
+LOGS = os.environ.get("STOPWISE_REAL_LOGS")
+pytestmark = pytest.mark.skipif(not LOGS, reason="STOPWISE_REAL_LOGS names no folder of real logs")
+
+
+def _read(format: str, *patterns: str) -> list[Trajectory]:
+    """All trajectories of the files, which must be recognised as `format` and hold no problem."""
+    paths = sorted(path for pattern in patterns for path in Path(LOGS or "").glob(pattern))
+    sources = choose(paths)
+    assert {source.format for source in sources} == {format}
+    found = list(read_sources(sources))
+    assert [str(item) for item in found if not isinstance(item, Trajectory)] == []
+    return found  # pyright: ignore[reportReturnType]
+
+
+def _outcomes(runs: list[Trajectory]) -> dict[str, int]:
+    return dict(Counter(run.outcome for run in runs))
+
+
+def _searches(runs: list[Trajectory]) -> list[int]:
+    return sorted(len(run.search_steps) for run in runs)
+
+
+def _documents(runs: list[Trajectory]) -> int:
+    return sum(len(step.documents) for run in runs for step in run.steps)
+
+
+def test_react_reflexion():
+    runs = _read("react", "react_reflexion/100_questions_5_trials.txt")
+    assert len(runs) == 500
+    assert len({run.question_id for run in runs}) == 100
+    assert _outcomes(runs) == {"correct": 170, "incorrect": 270, "halted": 60}
+    doubles = [run.meta["trial"] for run in runs if "labels" in run.meta]
+    assert Counter(doubles) == {1: 3, 2: 3, 3: 2, 4: 2, 5: 2}
+    lengths = sorted(len(run.steps) for run in runs)
+    assert (lengths[250], lengths[-1]) == (3, 6)
+    failed = [step for run in runs for step in run.steps if (step.error or "").startswith("Could not find")]
+    assert len(failed) == 477  # 514 listed, 37 of them in runs that are listed twice
+    assert all(step.kind == "search" and not step.documents for step in failed)
+    gold = load_gold(Path(LOGS or "", "react_reflexion/gold_100_questions.json"))
+    report = GoldReport()
+    joined = list(join_gold(runs, gold, report))
+    assert sum(run.gold_ids is not None for run in joined) == 500
+    assert (len(report.questions), report.without) == (100, 0)
+
+
+def test_react_knowagent():
+    runs = _read("react", "react_knowagent/Know*.jsonl")
+    assert len(runs) == len({run.question_id for run in runs}) == 500
+    assert _outcomes(runs) == {"correct": 132, "incorrect": 362, "halted": 6}
+    lengths = sorted(len(run.steps) for run in runs)
+    assert (lengths[250], lengths[-1]) == (3, 10)
+    gold = load_gold(Path(LOGS or "", "react_knowagent/gold_500_questions.json"))
+    joined = list(join_gold(runs, gold, GoldReport()))
+    assert sum(run.gold_ids is not None for run in joined) == 500
+    # the row's `answer` is the reference, not the agent's
+    assert [run.meta["reference_answer"] for run in runs] == [run.meta["reference_answer"] for run in joined]
+
+
+@pytest.mark.parametrize(
+    ("name", "correct", "searches", "documents", "most", "without", "repeating"),
+    [("llama", 373, 1399, 6995, 8, 0, 59), ("qwen", 375, 1055, 5275, 4, 11, 4)],
+)
+def test_r1_searcher(name, correct, searches, documents, most, without, repeating):
+    runs = _read("search_tags", f"tags_r1_searcher/hotpotqa_{name}.jsonl")
+    assert len(runs) == 500
+    assert _outcomes(runs) == {"correct": correct, "incorrect": 500 - correct}
+    counts = _searches(runs)
+    assert (sum(counts), counts[250], counts[-1], counts.count(0)) == (searches, 2, most, without)
+    assert _documents(runs) == documents
+    found = [document for run in runs for step in run.steps for document in step.documents]
+    assert not [document for document in found if not document.title or "Title:" in (document.text or "")]
+    asked = [[step.queries for step in run.search_steps] for run in runs]
+    assert sum(len(set(queries)) < len(queries) for queries in asked) == repeating
+
+
+def test_search_r1():
+    runs = _read("search_tags", "tags_search_r1/case.txt")
+    assert (len(runs), _searches(runs), _documents(runs)) == (2, [1, 2], 9)
