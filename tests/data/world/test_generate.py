@@ -8,6 +8,7 @@ from stopwise.data.errors import DataError, UsageError
 from stopwise.data.files import sha256_file
 from stopwise.data.splits import SHARES, split_of
 from stopwise.data.world.generate import WorldConfig, write_world
+from stopwise.data.world.questions import QuestionConfig
 from stopwise.data.world.vocabulary import load_vocabulary
 
 SMALL = WorldConfig(documents=900, questions=80, seed=3)
@@ -125,6 +126,7 @@ def test_questions_have_few_gold_documents_and_a_sharp_clue(queries: list[Query]
         ambiguities = [clue["ambiguity"] for clue in query.metadata["clues"] if clue["ambiguity"] is not None]
         assert 1 <= min(ambiguities) <= 3
         assert max(ambiguities) <= 40
+        assert query.answer is not None
         assert query.answer not in query.text
 
 
@@ -166,7 +168,7 @@ def test_too_small_a_world_says_how_large_it_must_be(tmp_path: Path) -> None:
 
 def test_too_many_questions_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="fewer questions"):
-        write_world(tmp_path / "w", WorldConfig(documents=700, questions=100_000))
+        write_world(tmp_path / "w", WorldConfig(documents=700, questions=2000, question=QuestionConfig(max_clues=3)))
     assert not (tmp_path / "w").exists()
 
 
