@@ -1,4 +1,4 @@
-"""Package layout only: each top-level stage folder is imported as ``stopwise.<stage>`` (metadata is in pyproject.toml)."""
+"""Package layout only: each top-level stage folder is imported as ``stopwise.<stage>``."""
 
 from setuptools import find_packages, setup
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.corpus import Query
 from stopwise.data.records import Trajectory
 from stopwise.envs.arena.agents import AgentKind, ScriptedAgent

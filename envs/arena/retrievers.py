@@ -5,6 +5,7 @@ from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
 from stopwise.data.corpus import CorpusDocument
 from stopwise.data.errors import DataError
 from stopwise.data.records import Document

@@ -1,0 +1,190 @@
+"""``stopwise benchmark``: controllers on the same held-out runs, each against never_stop, paired by question."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from stopwise.cli.output import print_json, say, signals_path
+from stopwise.controllers.guards import Guards
+from stopwise.data.errors import UsageError
+from stopwise.envs.rewards import Reward
+
+
+@dataclass(frozen=True)
+class ControllerChoice:
+    """One row of the table: a rule by `kind`, or a trained `policy`."""
+
+    kind: str | None = None
+    policy: str | None = None  # run folder of `stopwise train`, or a policy package
+    name: str | None = None  # what the table calls it
+    params: Mapping[str, Any] = field(default_factory=dict)  # of a rule
+    match: str | None = None  # random only: stop as often as the controller of this name does on validation questions
+
+
+@dataclass(frozen=True)
+class BenchmarkConfig:
+    """One benchmark over logs."""
+
+    signals: str  # signal table, or "samples"
+    controllers: tuple[ControllerChoice, ...]
+    split: Literal["train", "val", "cal", "test", "all"] = "test"
+    intervention: str = "forbidden"
+    reward: Reward = Reward()
+    guards: Guards = Guards()  # of rules; a policy brings its own
+    margin: float = 0.01  # recall that a controller may lose and still count as not inferior
+    privileged: bool = False
+    seed: int = 0
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the ``benchmark`` command to the parser's commands."""
+    parser = subparsers.add_parser(
+        "benchmark",
+        help="compare controllers on held-out questions",
+        description="Replay held-out runs under every controller. Continue and stop are exact for retrieval measures, "
+        "intervening goes through the named intervention model. Each is compared with never_stop, paired by question.",
+        epilog="example: stopwise benchmark configs/benchmark.yaml --out runs/benchmark",
+    )
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="YAML file; see configs/")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="config keys to set, as split=val")
+    parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="run folder to write")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the benchmark, write the run folder and print the table."""
+    from stopwise.data.config import load_config, plain, write_config
+    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.envs.interventions import intervention_model
+    from stopwise.envs.replay import ReplayEnv
+    from stopwise.evaluation.benchmark import benchmark
+    from stopwise.evaluation.record import provenance
+    from stopwise.signals.features import FeatureSpec
+    from stopwise.signals.table import read_table
+
+    config = load_config(BenchmarkConfig, args.config, args.overrides)
+    if not config.controllers:
+        raise UsageError(f"{args.config}: controllers is empty; name at least one, as `- kind: never_stop`")
+    path = signals_path(config.signals)
+    table = read_table(path)
+    part = table if config.split == "all" else table.split(config.split)
+    arms = make_arms(config, table)
+    env = ReplayEnv(part, FeatureSpec(()), reward=config.reward, intervention=intervention_model(config.intervention))
+    rows = benchmark(env, arms, seed=config.seed, margin=config.margin, privileged=config.privileged)
+    command = ["stopwise", "benchmark", str(args.config), *args.overrides, "--out", str(args.out)]
+    result = provenance(command, plain(config), {"signals": path}) | {
+        "rows": rows,
+        "split": config.split,
+        "runs": len(part),
+        "questions": len({episode.question_id for episode in part.episodes}),
+        "runs_with_gold": int(part.has_gold.sum()),
+        "coverage_judge": part.info.config.coverage_judge,
+        "seed": config.seed,
+    }
+    with atomic_folder(args.out) as folder:
+        write_json(folder / "result.json", result)
+        write_config(folder / "config.yaml", config, command)
+    if args.json:
+        print_json(result | {"out": str(args.out)})
+    else:
+        print_table(result)
+        say(f"result in {args.out / 'result.json'}")
+    return 0
+
+
+def make_arms(config: BenchmarkConfig, table: Any) -> list[Any]:
+    """The controllers of a config, in its order; a rate-matched random one after its reference is known."""
+    from stopwise.controllers.baselines import Random
+    from stopwise.controllers.kinds import make_rule
+    from stopwise.controllers.package import read_package
+    from stopwise.evaluation.benchmark import Arm
+    from stopwise.train.train import run_folder
+
+    arms: dict[int, Arm] = {}
+    for number, choice in enumerate(config.controllers):
+        if (choice.kind is None) == (choice.policy is None):
+            raise UsageError(f"controllers.{number}: needs either `kind` or `policy`, and not both")
+        if choice.policy is not None:
+            package = read_package(run_folder(Path(choice.policy)))
+            arms[number] = Arm(choice.name or package.name, package.controller, package.guards, choice.policy)
+        elif choice.match is None:
+            controller = make_rule(choice.kind or "", choice.params)
+            arms[number] = Arm(choice.name or controller.kind, controller, config.guards)
+        elif choice.kind != Random.kind:
+            raise UsageError(f"controllers.{number}.match: only {Random.kind} can be matched to another controller")
+    for number, choice in enumerate(config.controllers):
+        if choice.match is not None:
+            reference = next((arm for arm in arms.values() if arm.name == choice.match), None)
+            if reference is None:
+                names = ", ".join(arm.name for arm in arms.values())
+                raise UsageError(f"controllers.{number}.match: no controller is called {choice.match!r}; found {names}")
+            stop = _matched_rate(config, table, reference)
+            name = choice.name or f"random ~ {choice.match}"
+            arms[number] = Arm(name, Random(stop=stop), config.guards)
+    return [arms[number] for number in sorted(arms)]
+
+
+def _matched_rate(config: BenchmarkConfig, table: Any, reference: Any) -> float:
+    from stopwise.envs.interventions import intervention_model
+    from stopwise.envs.replay import ReplayEnv
+    from stopwise.evaluation.benchmark import matched_stop_rate, missing_signal
+    from stopwise.evaluation.rollout import rollout
+    from stopwise.signals.features import FeatureSpec
+
+    validation = table.split("val")
+    if missing_signal(table, reference.controller) is not None or not len(validation.values):
+        return 0.0
+    env = ReplayEnv(
+        validation, FeatureSpec(()), reward=config.reward, intervention=intervention_model(config.intervention)
+    )
+    outcomes = rollout(env, reference.controller, reference.guards, seed=config.seed)
+    return matched_stop_rate(validation.lengths, sum(run.searches for run in outcomes) / len(outcomes))
+
+
+def print_table(result: Mapping[str, Any]) -> None:
+    """The rows for people, on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    rows: Sequence[Mapping[str, Any]] = result["rows"]
+    title = (
+        f"{result['questions']} {result['split']} questions, {result['runs']} runs; "
+        f"intervention model: {rows[0]['intervention_model']}"
+    )
+    table = Table(
+        "controller", "searches", "saved", "recall", "against never_stop [95%]", "win/tie/loss", "interventions",
+        "return", "accuracy (runs known)", "ms",
+        title=title,
+    )  # fmt: skip
+    for row in rows:
+        if "not_applicable" in row:
+            table.add_row(row["controller"], "not applicable", "", "", row["not_applicable"])
+            continue
+        versus = (row["versus_never_stop"] or {}).get("recall", {})
+        difference, outcome = "", ""
+        if versus.get("difference") is not None:
+            low, high = versus["ci"] or (None, None)
+            interval = "" if low is None else f" [{low:+.3f}, {high:+.3f}]"
+            difference = f"{versus['difference']:+.3f}{interval}"
+            outcome = f"{versus['wins']}/{versus['ties']}/{versus['losses']}"
+        accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.3f} ({row['accuracy_runs']})"
+        table.add_row(
+            row["controller"],
+            _show(row["searches"], 1),
+            "-" if row["saving"] is None else f"{row['saving']:.0%}",
+            _show(row["recall"], 3),
+            difference,
+            outcome,
+            _show(row["interventions"], 2),
+            _show(row["return"], 3),
+            accuracy,
+            _show(row["milliseconds_a_decision"], 2),
+        )
+    Console(width=max(Console().width, 140)).print(table)
+
+
+def _show(value: float | None, digits: int) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"

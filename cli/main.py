@@ -1,0 +1,72 @@
+"""``stopwise``: the dispatcher. Only the module of the command that is asked for is imported."""
+
+import argparse
+import importlib
+import os
+import sys
+from collections.abc import Sequence
+
+from stopwise.data.errors import StopwiseError
+
+# command: (module, what the overview says); the order is that of a user's work
+COMMANDS = {
+    "demo": ("stopwise.cli.demo", "run the whole chain on the shipped sample logs"),
+    "import": ("stopwise.cli.import_logs", "read other tools' logs into one Parquet file of trajectories"),
+    "inspect": ("stopwise.cli.inspect_logs", "show what a file of trajectories holds, or one trajectory"),
+    "signals": ("stopwise.cli.signals", "compute the signals of every search step"),
+    "analyze": ("stopwise.cli.analyze", "AUROC of every signal against new-item recall"),
+    "train": ("stopwise.cli.train", "fit a controller on training questions, choose its threshold on validation"),
+    "benchmark": ("stopwise.cli.benchmark", "compare controllers on held-out questions"),
+    "export": ("stopwise.cli.export", "make a policy package of a trained controller"),
+    "replay": ("stopwise.cli.replay", "run a policy package over logs"),
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0 done, 1 the data or the run failed, 2 wrong usage."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="stopwise",
+        description="Learned controllers that tell a deep-search agent to continue, change course, or stop.",
+        epilog="`stopwise COMMAND --help` tells more. Start with `stopwise demo`, or with your own logs: "
+        "import, signals, analyze, train, benchmark, export, replay.",
+    )
+    parser.add_argument("--version", action="store_true", help="print the version and leave")
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND")
+    asked = next((word for word in words if not word.startswith("-")), None)
+    for name, (module, summary) in COMMANDS.items():
+        if name == asked:
+            importlib.import_module(module).add_parser(subparsers)
+        else:
+            subparsers.add_parser(name, help=summary, add_help=False)
+    options, rest = parser.parse_known_args(words)
+    # argparse gives up on positionals after an option: `train CONFIG --out RUN key=value` must work all the same
+    if rest and hasattr(options, "overrides") and all("=" in word and not word.startswith("-") for word in rest):
+        options.overrides.extend(rest)
+    elif rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    if options.version:
+        from stopwise.controllers.package import stopwise_version
+
+        print(stopwise_version())
+        return 0
+    if options.command is None:
+        parser.print_help()
+        return 2
+    # our encoders are local folders or named by the user; a hub must not be asked behind their back
+    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+    try:
+        return options.run(options)
+    except StopwiseError as error:
+        print(f"stopwise {options.command}: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # the reader of our output left, as `head` does
+        sys.stderr.close()
+        return 1
+    except KeyboardInterrupt:
+        print(f"stopwise {options.command}: interrupted; nothing half-written is left", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())

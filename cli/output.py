@@ -1,0 +1,60 @@
+"""What the commands share: progress on stderr, one JSON object on stdout, where the sample logs are."""
+
+import json
+import sys
+import time
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+SAMPLES = "samples"  # in place of a path: the sample logs that stopwise ships
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on stdout, and nothing else; NaN is refused: a missing value is null, with its reason."""
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def say(text: str) -> None:
+    """A line for people, on stderr."""
+    print(text, file=sys.stderr)
+
+
+def sample_file(name: str) -> Path:
+    """A file of the shipped samples."""
+    return Path(str(files("stopwise.data") / "samples" / name))
+
+
+def logs_path(name: str | Path) -> Path:
+    """A path, or the shipped trajectories for the word ``samples``."""
+    return sample_file("trajectories.parquet") if str(name) == SAMPLES else Path(name)
+
+
+def signals_path(name: str | Path) -> Path:
+    """A path, or the shipped signal table for the word ``samples``."""
+    return sample_file("signals.parquet") if str(name) == SAMPLES else Path(name)
+
+
+class Progress:
+    """Progress lines on stderr: what, how much, how fast, how long still; at most one every two seconds."""
+
+    def __init__(self) -> None:
+        self._what = ""
+        self._started = 0.0
+        self._last = 0.0
+
+    def __call__(self, what: str, done: int, total: int | None) -> None:
+        """Tell how far `what` has come."""
+        now = time.monotonic()
+        if what != self._what:
+            self._what, self._started, self._last = what, now, 0.0
+        if now - self._last < 2 and done != total:
+            return
+        self._last = now
+        rate = done / max(now - self._started, 1e-9)
+        text = f"{what}: {done}" + (f" of {total}" if total is not None else "")
+        if now - self._started > 1:
+            text += f", {rate:.0f} a second"
+            if total is not None and done < total:
+                text += f", {(total - done) / rate:.0f} s left"
+        say(text)

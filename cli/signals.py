@@ -1,0 +1,154 @@
+"""``stopwise signals``: the signals of every search step of a log file, as a signal table."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stopwise.cli.output import SAMPLES, Progress, logs_path, print_json, say
+from stopwise.data.errors import UsageError
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the ``signals`` command to the parser's commands."""
+    parser = subparsers.add_parser(
+        "signals",
+        help="compute the signals of every search step",
+        description="Compute the signals of every search step of imported logs. Thresholds and the RE-SE calibration "
+        "are fitted on the training questions of the file and stored with the table. Embeddings are cached, so an "
+        "interrupted call resumes.",
+        epilog="example: stopwise signals logs.parquet --out signals.parquet",
+    )
+    parser.add_argument("logs", metavar="LOGS", help=f"file that `stopwise import` wrote, or {SAMPLES!r}")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="only these signals (default: all)")
+    parser.add_argument("--out", required=True, type=Path, metavar="FILE", help="signal table to write (Parquet)")
+    parser.add_argument("--encoder", default=None, metavar="ID", help="sentence-transformers model (default: MiniLM)")
+    parser.add_argument("--se", choices=("agglomerative", "hdbscan"), default="agglomerative", help="clustering for SE")
+    parser.add_argument("--se-cut", type=float, metavar="D", help="cosine distance of the SE cut (default: fitted)")
+    parser.add_argument(
+        "--pairing", choices=("read_docs", "same_step"), default="read_docs", help="which SE a thought's RE goes with"
+    )
+    parser.add_argument(
+        "--cov-judge", choices=("encoder", "gold"), default="encoder", help="who judges coverage; gold is privileged"
+    )
+    parser.add_argument("--privileged", action="store_true", help="allow --cov-judge gold: it all but equals the label")
+    parser.add_argument("--cache", type=Path, metavar="FILE", help="embedding cache (default: below ~/.cache/stopwise)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Compute, write and report."""
+    from stopwise.data.files import sha256_file
+    from stopwise.data.store import count_trajectories, read_trajectories
+    from stopwise.signals.compute import compute_table
+    from stopwise.signals.table import write_table
+    from stopwise.signals.tracker import DEFAULT_CUT, SignalConfig
+
+    names = _names(args.only)
+    if args.cov_judge == "gold" and not args.privileged:
+        raise UsageError(
+            "--cov-judge gold: coverage by gold all but equals the label; for an upper bound say --privileged too"
+        )
+    if args.se_cut is not None and not 0 <= args.se_cut <= 2:
+        raise UsageError(f"--se-cut {args.se_cut}; expected a cosine distance from 0 to 2")
+    if args.out.is_dir():
+        raise UsageError(f"--out {args.out}: is a folder; expected a file to write; name a file")
+    logs = logs_path(args.logs)
+    count = count_trajectories(logs)
+    progress = Progress()
+    config = SignalConfig(
+        signals=names,
+        se=args.se,
+        se_cut=DEFAULT_CUT if args.se_cut is None else args.se_cut,
+        pairing=args.pairing,
+        coverage_judge=args.cov_judge,
+    )
+    table = compute_table(
+        lambda: read_trajectories(logs),
+        config,
+        make_encoder(names, args.encoder, args.cache),
+        fit_se_cut=args.se_cut is None,
+        logs_sha256=sha256_file(logs),
+        progress=lambda what, done, total: progress(what, done, count if total is None else total),
+    )
+    write_table(args.out, table)
+    summary = summarise(table)
+    result = {"signals": summary, **describe(table), "out": str(args.out)}
+    if args.json:
+        print_json(result)
+    else:
+        print_table(summary, result)
+    return 0
+
+
+def make_encoder(names: tuple[str, ...], model: str | None, cache: Path | None) -> Any:
+    """A cached encoder, or None when no named signal needs one."""
+    from stopwise.models.embedding_cache import CachedEncoder
+    from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
+    from stopwise.signals.definitions import BY_NAME, with_prerequisites
+
+    if not any(need.endswith("_embedding") for name in with_prerequisites(names) for need in BY_NAME[name].needs):
+        return None
+    return CachedEncoder(SentenceTransformerEncoder(model or MINILM), cache)
+
+
+def summarise(table: Any) -> dict[str, Any]:
+    """Mean, standard deviation, count and nulls by reason of every signal; JSON-able."""
+    summary = {}
+    for name in table.names:
+        values = table.column(name)
+        values = values[~np.isnan(values)]
+        summary[name] = {
+            "mean": float(values.mean()) if len(values) else None,
+            "std": float(values.std()) if len(values) else None,
+            "n": len(values),
+            "nulls": table.null_counts(name),
+        }
+    return summary
+
+
+def describe(table: Any) -> dict[str, Any]:
+    """Where a table comes from, JSON-able."""
+    info = table.info
+    return {
+        "trajectories": len(table),
+        "decision_points": len(table.values),
+        "with_gold": int(table.has_gold.sum()),
+        "encoder": info.encoder,
+        "coverage_judge": info.config.coverage_judge,
+        "se_cut": info.config.se_cut,
+        "fitted": list(info.fitted),
+        "re_sources": list(info.re_sources),
+        "logs_sha256": info.logs_sha256,
+    }
+
+
+def print_table(summary: dict[str, Any], result: dict[str, Any]) -> None:
+    """The summary for people, on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("signal", "mean", "std", "n", "missing, by reason")
+    for name, row in summary.items():
+        nulls = ", ".join(f"{count} {reason}" for reason, count in row["nulls"].items())
+        figures = ["-" if row[key] is None else f"{row[key]:.3f}" for key in ("mean", "std")]
+        table.add_row(name, *figures, str(row["n"]), nulls)
+    Console().print(table)
+    fitted = ", ".join(result["fitted"]) or "nothing"
+    say(f"{result['decision_points']} search steps of {result['trajectories']} runs; fitted: {fitted}; {result['out']}")
+
+
+def _names(only: list[str] | None) -> tuple[str, ...]:
+    import difflib
+
+    from stopwise.signals.definitions import SIGNALS
+
+    names = [part for word in only or [] for part in word.split(",") if part]
+    for name in names:
+        if name not in SIGNALS:
+            near = difflib.get_close_matches(name, SIGNALS, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"expected some of {', '.join(SIGNALS)}"
+            raise UsageError(f"--only {name}: no such signal; {hint}")
+    return tuple(dict.fromkeys(names)) or SIGNALS

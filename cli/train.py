@@ -1,0 +1,58 @@
+"""``stopwise train``: fit a controller on training questions, choose what is to be chosen on validation questions."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from stopwise.cli.output import print_json, say, signals_path
+
+
+def add_parser(subparsers: Any) -> None:
+    """Add the ``train`` command to the parser's commands."""
+    parser = subparsers.add_parser(
+        "train",
+        help="fit a controller on training questions, choose its threshold on validation",
+        description="Fit a controller. Its weights come from training questions, its hyperparameters and threshold "
+        "from validation questions; test questions are not looked at.",
+        epilog="example: stopwise train configs/logistic.yaml --out runs/logistic reward.search=0.02",
+    )
+    parser.add_argument("config", type=Path, metavar="CONFIG", help="YAML file; see configs/")
+    parser.add_argument("overrides", nargs="*", metavar="KEY=VALUE", help="config keys to set, as reward.search=0.02")
+    parser.add_argument("--out", required=True, type=Path, metavar="RUN", help="run folder to write")
+    parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Train and write the run: the policy, the resolved config and the record of what was tried."""
+    from stopwise.controllers.package import write_package
+    from stopwise.data.config import load_config, plain, write_config
+    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.evaluation.record import provenance
+    from stopwise.signals.table import read_table
+    from stopwise.train.train import TrainConfig, train
+
+    config = load_config(TrainConfig, args.config, args.overrides)
+    path = signals_path(config.signals)
+    package, record = train(config, read_table(path))
+    command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
+    result = provenance(command, plain(config), {"signals": path}) | record
+    with atomic_folder(args.out) as folder:
+        write_package(folder / "policy", package)
+        write_json(folder / "result.json", result)
+        write_config(folder / "config.yaml", config, command)
+    if args.json:
+        print_json(result | {"out": str(args.out)})
+    else:
+        figures = record["validation"]
+        chosen = ", ".join(f"{key} {value}" for key, value in record["chosen"].items()) or "nothing to choose"
+        print(f"{package.name}: {chosen}")
+        say(
+            f"validation: recall {_show(figures['recall'])} at {_show(figures['searches'])} searches, "
+            f"return {_show(figures['return'])}; policy in {args.out / 'policy'}"
+        )
+    return 0
+
+
+def _show(value: float | None) -> str:
+    return "unknown" if value is None else f"{value:.3f}"

@@ -1,0 +1,49 @@
+"""Controllers by name, for config files and policy packages."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from numpy.typing import NDArray
+
+from stopwise.controllers.base import Controller
+from stopwise.controllers.baselines import FixedBudget, NeverStop, Random
+from stopwise.controllers.ds_mcm import DsMcm
+from stopwise.controllers.heuristic import Heuristic
+from stopwise.controllers.logistic import Logistic
+from stopwise.controllers.oracle import Oracle
+from stopwise.data.errors import UsageError
+from stopwise.signals.features import FeatureSpec
+
+RULES: dict[str, type[Controller]] = {
+    kind.kind: kind for kind in (NeverStop, FixedBudget, Random, Heuristic, DsMcm, Oracle)
+}  # made from parameters alone
+LEARNED = (Logistic.kind,)  # need features and weights
+
+
+def make_rule(kind: str, params: Mapping[str, Any]) -> Controller:
+    """A controller that needs no weights.
+
+    Raises:
+        UsageError: the kind or a parameter is unknown, or a value is not allowed.
+    """
+    if kind not in RULES:
+        hint = "; train it and name its run as `policy`" if kind in LEARNED else ""
+        raise UsageError(f"controller {kind!r} is not one of {', '.join(RULES)}{hint}")
+    try:
+        return RULES[kind](**params)
+    except TypeError as error:
+        raise UsageError(f"controller {kind}: {error}; found parameters {', '.join(params) or 'none'}") from error
+
+
+def make_learned(
+    kind: str, params: Mapping[str, Any], features: FeatureSpec, weights: Mapping[str, NDArray[Any]]
+) -> Controller:
+    """A controller with weights.
+
+    Raises:
+        UsageError: the kind is unknown.
+        DataError: the weights do not fit the features.
+    """
+    if kind == Logistic.kind:
+        return Logistic(features, weights, **params)
+    raise UsageError(f"controller {kind!r} is not one of {', '.join(LEARNED)}")

@@ -1,0 +1,101 @@
+"""One controller on one run: features, guards, counting and failing open, the same in replay, arena and live agent."""
+
+import time
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from stopwise.controllers.base import Controller, Decision, Hindsight, Observation
+from stopwise.controllers.guards import Guards
+from stopwise.data.records import Action
+from stopwise.signals.features import FeatureBuilder
+from stopwise.signals.tracker import SignalRow
+
+
+@dataclass(slots=True)
+class Counts:
+    """What a session has done so far."""
+
+    decisions: int = 0
+    interventions: int = 0
+    calls: int = 0  # model calls of the controller
+    tokens: int = 0
+    seconds: float = 0.0  # wall-clock time of all decisions
+    failures: int = 0  # decisions that failed and became continue
+    last_failure: str | None = None
+
+
+class ControlSession:
+    """Runs a controller over the search steps of one run."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        guards: Guards = Guards(),
+        *,
+        can_intervene: bool = True,
+        mode: Literal["act", "monitor"] = "act",
+        fail_open: bool = False,
+    ) -> None:
+        """Put guards around a controller.
+
+        Args:
+            controller: it is reset by `begin`, so one object serves many runs in turn.
+            guards: limits that hold whatever it says.
+            can_intervene: whether interventions are possible here.
+            mode: "monitor" decides and reports but always continues.
+            fail_open: a failing controller must not break the agent: count it and continue. Off in evaluation.
+        """
+        self.controller = controller
+        self.guards = guards
+        self._can_intervene = can_intervene
+        self._mode = mode
+        self._fail_open = fail_open
+        self.begin()
+
+    def begin(self, seed: int = 0) -> None:
+        """Start a new run."""
+        self.controller.reset(seed)
+        self.counts = Counts()
+        self._since_intervention: int | None = None
+        spec = self.controller.features
+        self._builder = FeatureBuilder(spec) if spec is not None else None
+
+    def decide(self, row: SignalRow, hindsight: Hindsight | None = None) -> Decision:
+        """Decide after a search step, and count."""
+        started = time.perf_counter()
+        counts = self.counts
+        if self._since_intervention is not None:
+            self._since_intervention += 1
+        legal = self.guards.legal(
+            row.t, counts.interventions, self._since_intervention, can_intervene=self._can_intervene
+        )
+        try:
+            observation = Observation(
+                row=row,
+                features=self._builder.push(row) if self._builder is not None else None,
+                legal=legal,
+                interventions=counts.interventions,
+                since_intervention=self._since_intervention,
+                hindsight=hindsight if self.controller.privileged else None,
+            )
+            decision = self.controller.decide(observation)
+        except Exception as error:
+            if not self._fail_open:
+                raise
+            counts.failures += 1
+            counts.last_failure = f"{type(error).__name__}: {error}"
+            mildest = Action(int(legal.argmax()))
+            shares = (float(mildest == 0), float(mildest == 1), float(mildest == 2))
+            decision = Decision(mildest, shares, f"controller failed, run goes on ({counts.last_failure})")
+        seconds = time.perf_counter() - started
+        decision = replace(decision, cost=replace(decision.cost, seconds=seconds), proposed=decision.action)
+        if self._mode == "monitor":
+            decision = replace(decision, action=Action.CONTINUE)
+        counts.decisions += 1
+        counts.calls += decision.cost.calls
+        counts.tokens += decision.cost.tokens
+        counts.seconds += seconds
+        if decision.action is Action.INTERVENE:
+            counts.interventions += 1
+            self._since_intervention = 0
+        return decision

@@ -1,0 +1,213 @@
+"""The benchmark table: controllers on the same held-out runs, each against never_stop, paired by question."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopwise.controllers.base import Controller
+from stopwise.controllers.baselines import NeverStop
+from stopwise.controllers.guards import Guards
+from stopwise.controllers.oracle import Oracle
+from stopwise.data.errors import DataError, UsageError
+from stopwise.envs.replay import ReplayEnv
+from stopwise.evaluation.rollout import RunOutcome, rollout
+from stopwise.evaluation.statistics import compare, power_of, question_means
+from stopwise.signals.features import check_privilege
+from stopwise.signals.table import SignalTable
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row of the table."""
+
+    name: str
+    controller: Controller
+    guards: Guards = Guards()
+    origin: str | None = None  # where a learned one comes from
+
+
+def missing_signal(table: SignalTable, controller: Controller) -> str | None:
+    """Why a controller is not applicable: a signal that it needs is missing throughout; None if it is applicable.
+
+    Raises:
+        DataError: a learned controller reads a signal that the table does not have.
+    """
+    for name in controller.needs:
+        if name not in table.names:
+            return f"no {name}: not computed"
+        if not (table.reasons[:, table.names.index(name)] == 0).any():
+            counts = table.null_counts(name)
+            main = "calibrated" if not counts else max(counts, key=lambda reason: counts[reason])
+            cause = "no logprobs" if "no logprobs" in counts else main
+            return f"no {name}: {cause}"
+    if controller.features is not None:
+        for name in controller.features.signals:
+            table.column(name)
+    return None
+
+
+def benchmark(
+    env: ReplayEnv, arms: Sequence[Arm], *, seed: int = 0, margin: float = 0.01, privileged: bool = False
+) -> list[dict[str, Any]]:
+    """Run every arm over every run of an environment and lay out the rows.
+
+    Runs of one question are averaged first; differences are arm - never_stop over questions with gold.
+
+    Args:
+        env: the runs, the prices and the intervention model.
+        arms: at least one; never_stop and oracle are run whether or not they are among them.
+        seed: of random controllers, of the bootstrap and of the permutation test.
+        margin: recall that an arm may lose and still be called not inferior.
+        privileged: allow features from coverage by gold.
+
+    Returns:
+        JSON-able rows in the order of `arms`; one that does not apply has ``not_applicable`` instead of figures.
+
+    Raises:
+        UsageError: two arms have one name, or a controller is privileged without permission.
+    """
+    names = [arm.name for arm in arms]
+    doubled = [name for name in names if names.count(name) > 1]
+    if doubled:
+        raise UsageError(f"benchmark: two controllers are called {doubled[0]!r}; give one another `name`")
+    table = env.table
+    if len(table) == 0:
+        raise DataError("benchmark: no run belongs to this split; name another split or bring more questions")
+    baseline = rollout(env, NeverStop(), Guards(max_steps=10**9), seed=seed)
+    bound = rollout(env, Oracle(), Guards(max_steps=10**9), seed=seed)
+    rows = []
+    for arm in arms:
+        head = {"controller": arm.name, "kind": arm.controller.kind, "intervention_model": env.intervention.name}
+        if arm.origin is not None:
+            head["policy"] = arm.origin
+        reason = missing_signal(table, arm.controller)
+        if reason is not None:
+            rows.append(head | {"not_applicable": reason})
+            continue
+        if arm.controller.features is not None:
+            check_privilege(arm.controller.features, table.info.config, privileged=privileged)
+        outcomes = rollout(env, arm.controller, arm.guards, seed=seed)
+        figures = summarise(env, outcomes)
+        versus = None if isinstance(arm.controller, NeverStop) else against(env, outcomes, baseline, seed, margin)
+        saved = _searches(baseline) - _searches(outcomes)
+        figures["saving"] = _share(saved, _searches(baseline))
+        figures["oracle_saving_share"] = _share(saved, _searches(baseline) - _searches(bound))
+        rows.append(head | figures | {"versus_never_stop": versus})
+    return rows
+
+
+def summarise(env: ReplayEnv, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
+    """Figures of one arm, each averaged within its question first; None where nothing is known.
+
+    Recall, precision and F1 are over runs with gold ([RAAC] appendix A); accuracy only over runs whose answer's
+    correctness is known exactly, with their number; ``answer_visible`` is the named proxy.
+    """
+    questions = env.table.question_codes
+    arrays = _arrays(env, outcomes)
+    precision = _ratio(arrays["relevant_seen"], arrays["documents_seen"])
+    recall = arrays["recall"]
+    both = precision + recall
+    # nothing relevant seen: both are 0, and so is their harmonic mean
+    f1 = np.where(both == 0, 0.0, _ratio(2 * precision * recall, both))
+    decisions = sum(run.decisions for run in outcomes)
+    return {
+        "runs": len(outcomes),
+        "questions": len(np.unique(questions)),
+        "searches": _mean(arrays["searches"], questions),
+        "interventions": _mean(arrays["interventions"], questions),
+        "stopped": sum(run.stopped_at is not None for run in outcomes),
+        "recall": _mean(recall, questions),
+        "precision": _mean(precision, questions),
+        "f1": _mean(f1, questions),
+        "documents_seen": _mean(arrays["documents_seen"], questions),
+        "accuracy": _mean(arrays["correct"], questions),
+        "accuracy_runs": int((~np.isnan(arrays["correct"])).sum()),
+        "answer_visible": _mean(arrays["visible"], questions),
+        "cut_runs": sum(run.cut for run in outcomes),
+        "return": _mean(arrays["return"], questions),
+        "controller_calls": sum(run.calls for run in outcomes) / len(outcomes),
+        "controller_tokens": sum(run.tokens for run in outcomes) / len(outcomes),
+        "milliseconds_a_decision": 1e3 * sum(run.seconds for run in outcomes) / decisions if decisions else None,
+    }
+
+
+def against(
+    env: ReplayEnv, outcomes: Sequence[RunOutcome], baseline: Sequence[RunOutcome], seed: int, margin: float
+) -> dict[str, Any]:
+    """One arm against another over the same runs, paired by question."""
+    questions = env.table.question_codes
+    ours, theirs = _arrays(env, outcomes), _arrays(env, baseline)
+    result: dict[str, Any] = {}
+    for name in ("recall", "searches", "correct", "return"):
+        known = ~np.isnan(ours[name]) & ~np.isnan(theirs[name])
+        if not known.any():
+            result[name] = {"difference": None, "reason": "unknown in every run"}
+            continue
+        comparison = compare(ours[name][known], theirs[name][known], questions[known], seed=seed)
+        figures = comparison.to_json()
+        if name == "recall":
+            figures["margin"] = margin
+            figures["not_inferior"] = comparison.not_inferior(margin)
+            usable = comparison.sd is not None and comparison.sd > 0
+            figures["power"] = power_of(comparison.questions, comparison.sd, margin=margin) if usable else None  # type: ignore[arg-type]
+        result[name] = figures
+    return result
+
+
+def _arrays(env: ReplayEnv, outcomes: Sequence[RunOutcome]) -> dict[str, Floats]:
+    names = ("searches", "interventions", "recall", "documents_seen", "relevant_seen", "correct", "visible", "value")
+    arrays = {name: np.array([getattr(run, name) for run in outcomes], dtype=np.float64) for name in names}
+    # the environment pays from the first decision on; what the first search brought belongs to the run as well
+    table = env.table
+    first = np.zeros(len(table))
+    started = table.lengths > 0
+    first[started] = table.label("recall")[table.offsets[:-1][started]]
+    first[~started] = table.episode_values("final_recall")[~started]
+    arrays["return"] = arrays["value"] + env.reward.recall * first
+    return arrays
+
+
+def _mean(values: Floats, questions: NDArray[np.int64]) -> float | None:
+    known = ~np.isnan(values)
+    return float(question_means(values[known], questions[known])[1].mean()) if known.any() else None
+
+
+def _ratio(part: Floats, whole: Floats) -> Floats:
+    return np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
+
+
+def _searches(outcomes: Sequence[RunOutcome]) -> float:
+    return sum(run.searches for run in outcomes) / len(outcomes)
+
+
+def _share(part: float, whole: float) -> float | None:
+    return part / whole if whole > 0 else None
+
+
+def matched_stop_rate(lengths: NDArray[np.int64], searches: float) -> float:
+    """The probability of stopping after each search at which random stopping makes as many searches on average.
+
+    A run of length L that is stopped with probability p after each search makes (1 - (1 - p)^L) / p of them.
+
+    Args:
+        lengths: search steps of each run, shape (E,).
+        searches: mean number wanted.
+
+    Returns:
+        A probability; 0 where the wanted number is at least the runs' own, 1 where it is at most one each.
+    """
+    from scipy.optimize import brentq
+
+    def expected(rate: float) -> float:
+        return float(((1 - (1 - rate) ** lengths) / rate).mean())
+
+    if searches >= float(lengths.mean()):
+        return 0.0
+    if searches <= expected(1.0):
+        return 1.0
+    return float(np.asarray(brentq(lambda rate: expected(rate) - searches, 1e-9, 1.0)))

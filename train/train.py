@@ -1,0 +1,184 @@
+"""Training a controller: targets and fit on training questions, choices on validation questions, one run folder."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from stopwise.controllers.base import Controller
+from stopwise.controllers.guards import Guards
+from stopwise.controllers.kinds import LEARNED, RULES
+from stopwise.controllers.logistic import Logistic, design_matrix
+from stopwise.controllers.package import PolicyPackage
+from stopwise.data.errors import DataError, UsageError
+from stopwise.data.records import Action
+from stopwise.envs.interventions import intervention_model
+from stopwise.envs.replay import ReplayEnv
+from stopwise.envs.rewards import Reward, run_values
+from stopwise.evaluation.benchmark import missing_signal, summarise
+from stopwise.evaluation.rollout import rollout
+from stopwise.signals.features import FeatureSpec, build_features, check_privilege
+from stopwise.signals.table import SignalTable
+from stopwise.train.fit import action_values, fit_logistic
+from stopwise.train.regression import RegressorName
+from stopwise.train.targets import fitted_targets
+from stopwise.train.tune import Objective, choose_threshold, tune_rule
+
+
+@dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """Non-anticipative targets: see `stopwise.train.targets.fitted_targets`."""
+
+    folds: int = 5
+    min_rows: int = 200
+    regressor: RegressorName = "ridge"
+    ridge: float = 10.0
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """One training run."""
+
+    kind: str  # logistic, or a rule whose parameters are chosen from `grid`
+    signals: str  # signal table, or "samples"
+    name: str | None = None  # what tables call it; the kind by default
+    features: tuple[str, ...] | None = None  # signals that a learned controller sees; [] is the step index alone
+    params: Mapping[str, Any] = field(default_factory=dict)  # fixed parameters of a rule
+    grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # parameter: candidates; C for logistic
+    reward: Reward = Reward()
+    intervention: str = "forbidden"
+    guards: Guards = Guards()
+    targets: TargetOptions = TargetOptions()
+    objective: Objective = Objective()
+    privileged: bool = False  # allow coverage by gold as a feature: an upper bound, no policy
+    seed: int = 0
+
+
+DEFAULT_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # C of logistic
+
+
+def train(config: TrainConfig, table: SignalTable) -> tuple[PolicyPackage, dict[str, Any]]:
+    """Train on a table's training questions, choose on its validation questions.
+
+    Args:
+        config: what to train.
+        table: signals and labels of all splits; only train and val are looked at.
+
+    Returns:
+        The policy, and a JSON-able record of what was tried.
+
+    Raises:
+        UsageError: the kind is unknown or a parameter is wrong.
+        DataError: there is no gold, or a split has no run.
+    """
+    known = table.select(table.has_gold)
+    if len(known) == 0:
+        raise DataError("train: no run has gold, so no step has a value; join gold with `stopwise import --gold`")
+    parts = {"train": known.split("train"), "val": known.split("val")}
+    for split, part in parts.items():
+        if not len(part.values):
+            raise DataError(f"train: no run of the split {split} has a search step; bring logs of more questions")
+    if config.kind in LEARNED:
+        controller, tried = _train_logistic(config, parts["train"], parts["val"])
+    elif config.kind in RULES and not RULES[config.kind].privileged:
+        controller, tried = _tune(config, parts["val"])
+    else:
+        kinds = [*LEARNED, *(kind for kind, rule in RULES.items() if not rule.privileged)]
+        raise UsageError(f"train: kind {config.kind!r}; expected one of {', '.join(kinds)}")
+    env = _env(config, parts["val"])
+    figures = summarise(env, rollout(env, controller, config.guards, seed=config.seed))
+    record = {
+        "kind": config.kind,
+        "chosen": dict(controller.params),
+        "tried": tried,
+        "validation": figures,
+        "questions": {split: len({e.question_id for e in part.episodes}) for split, part in parts.items()},
+        "runs": {split: len(part) for split, part in parts.items()},
+        "seed": config.seed,
+    }
+    training = {
+        "reward": asdict(config.reward),
+        "intervention_model": config.intervention,
+        "chosen": dict(controller.params),
+        "validation": figures,
+        "questions": record["questions"],
+        "seed": config.seed,
+    }
+    package = PolicyPackage(config.name or config.kind, controller, config.guards, table.info, training)
+    return package, record
+
+
+def default_features(table: SignalTable, *, privileged: bool) -> tuple[str, ...]:
+    """All signals of a table that are there at least once, coverage by gold only with privilege."""
+    there = [name for index, name in enumerate(table.names) if (table.reasons[:, index] == 0).any()]
+    if table.info.config.coverage_judge == "gold" and not privileged:
+        there = [name for name in there if name not in ("Cov", "coverage_gain")]
+    return tuple(there)
+
+
+def _train_logistic(
+    config: TrainConfig, training: SignalTable, validation: SignalTable
+) -> tuple[Controller, list[dict[str, Any]]]:
+    unknown = [key for key in config.grid if key != "C"]
+    if unknown or config.params:
+        raise UsageError(f"train: logistic has no parameter {(unknown or list(config.params))[0]!r}; expected grid.C")
+    names = config.features
+    spec = FeatureSpec(default_features(training, privileged=config.privileged) if names is None else names)
+    check_privilege(spec, training.info.config, privileged=config.privileged)
+    design = design_matrix(build_features(training, spec))
+    values = run_values(training, config.reward)
+    options = config.targets
+    targets = fitted_targets(
+        design,
+        training.offsets,
+        values.gain_next,
+        values.stop_value,
+        values.end_value,
+        training.question_codes,
+        search_cost=config.reward.search + config.reward.controller,
+        recall_weight=config.reward.recall,
+        folds=options.folds,
+        min_rows=options.min_rows,
+        regressor_name=options.regressor,
+        ridge=options.ridge,
+        seed=config.seed,
+    )
+    # noop is dominated by continue, and forbidden is masked: neither is ever a target
+    actions = action_values(targets.return_continue, targets.return_stop)
+    held_out = build_features(validation, spec)
+    tried, candidates = [], []
+    for strength in config.grid.get("C", DEFAULT_STRENGTHS):
+        fit = fit_logistic(design, actions, C=float(strength))
+        intercept = np.where(fit.support, fit.intercept, -np.inf)
+        weights = {"mean": fit.mean, "scale": fit.scale, "coef": fit.coef, "intercept": intercept}
+        controller = Logistic(spec, weights)
+        stop = controller.probabilities(held_out)[:, Action.STOP]
+        choice = choose_threshold(stop, validation, config.reward, config.guards, config.objective)
+        controller.threshold = choice.threshold
+        candidates.append(controller)
+        tried.append({"params": {"C": float(strength)}, **asdict(choice)})
+    returns, recalls, searches = (np.array([row[key] for row in tried]) for key in ("value", "recall", "searches"))
+    full = float(np.nan_to_num(validation.episode_values("final_recall")).mean())
+    best = config.objective.best(returns, recalls, searches, full)
+    return candidates[best], tried
+
+
+def _tune(config: TrainConfig, validation: SignalTable) -> tuple[Controller, list[dict[str, Any]]]:
+    env = _env(config, validation)
+    probe = RULES[config.kind](**config.params)
+    reason = missing_signal(validation, probe)
+    if reason is not None:
+        raise DataError(f"train: {config.kind} is not applicable to these logs: {reason}")
+    return tune_rule(config.kind, config.params, config.grid, env, config.guards, config.objective, config.seed)
+
+
+def _env(config: TrainConfig, table: SignalTable) -> ReplayEnv:
+    return ReplayEnv(table, FeatureSpec(()), reward=config.reward, intervention=intervention_model(config.intervention))
+
+
+def run_folder(folder: Path) -> Path:
+    """The policy package inside a run folder, or the folder itself if it is a package."""
+    folder = Path(folder)
+    return folder / "policy" if (folder / "policy").is_dir() else folder
