@@ -199,7 +199,7 @@ def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     for number, line in _lines(path):
         place = f"{path}: line {number}"
         try:
-            record = json.loads(line)
+            record = json.loads(line.rstrip("\r\n"))
         except json.JSONDecodeError as error:
             raise DataError(f"{place}, column {error.colno}: {error.msg}; expected one JSON object a line") from error
         if not isinstance(record, dict):

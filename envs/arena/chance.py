@@ -34,7 +34,7 @@ class Choice:
     """One draw from a distribution over options."""
 
     index: int  # of the option drawn
-    top: tuple[float, ...]  # natural-log probabilities of the likeliest options, at most `TOP_K`, highest first
+    top: tuple[float, ...]  # natural-log probabilities of the likeliest `TOP_K` options, highest first, to six decimals
 
 
 def choose(weights: Sequence[float], number: float) -> Choice:
@@ -53,7 +53,8 @@ def choose(weights: Sequence[float], number: float) -> Choice:
         if number < cumulative:
             index = position
             break
-    top = sorted((math.log(probability) for probability in probabilities if probability > 0), reverse=True)
+    logs = (round(math.log(probability), 6) for probability in probabilities if probability > 0)
+    top = sorted(logs, reverse=True)
     return Choice(index, tuple(top[:TOP_K]))
 
 

@@ -9,25 +9,8 @@ from stopwise.envs.arena.belief import Belief
 MoveKind = Literal["start", "clue", "pair", "check", "backward", "confirm", "drift", "repeat"]
 
 CANDIDATES_PER_VARIABLE = 6  # the agent keeps no more names in mind when it looks for a next check
-FUNCTION_WORDS = {
-    "a",
-    "an",
-    "and",
-    "as",
-    "at",
-    "by",
-    "for",
-    "from",
-    "had",
-    "has",
-    "have",
-    "in",
-    "into",
-    "is",
-    "it",
-    "its",
-}
-FUNCTION_WORDS |= {"of", "on", "once", "one", "or", "that", "the", "to", "was", "were", "which", "who", "with"}
+FUNCTION_WORDS = {"a", "an", "and", "as", "at", "by", "for", "from", "had", "has", "have", "in", "into", "is", "it"}
+FUNCTION_WORDS |= {"its", "of", "on", "once", "one", "or", "that", "the", "to", "was", "were", "which", "who", "with"}
 
 THOUGHTS: dict[MoveKind, tuple[str, ...]] = {
     "start": (

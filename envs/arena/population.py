@@ -1,5 +1,6 @@
 """Agents over the questions of a corpus: running a population, and the figures that say whether it is a fair one."""
 
+import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,13 @@ from stopwise.envs.arena.puzzle import Reader, puzzle_of
 from stopwise.envs.arena.retrievers import Retriever
 
 GROUP = 64  # episodes that are run in step
+
+
+def sample_queries(queries: Iterable[Query], count: int) -> list[Query]:
+    """A fixed sample that does not lean to any part of the file: the `count` lowest hashes of ids, in file order."""
+    numbered = list(enumerate(queries))
+    lowest = sorted(numbered, key=lambda item: hashlib.sha256(item[1].id.encode()).digest())[:count]
+    return [query for _, query in sorted(lowest, key=lambda item: item[0])]
 
 
 def run_population(

@@ -82,10 +82,10 @@ class DenseRetriever:
         """For each query the `k` documents with the highest inner product; ties go to the earlier document."""
         if not queries:
             return []
-        scores = self._encoder.encode(list(queries)) @ self._vectors.T  # (queries, n)
-        k = min(k, scores.shape[1])
+        k = min(k, len(self._documents))
         found: list[tuple[Document, ...]] = []
-        for row in scores:
+        for query in self._encoder.encode(list(queries)):
+            row = self._vectors @ query  # (n,); one query at a time, so that scores do not depend on the company
             threshold = np.partition(row, len(row) - k)[len(row) - k]
             candidates = np.flatnonzero(row >= threshold)
             best = candidates[np.argsort(-row[candidates], kind="stable")][:k]
