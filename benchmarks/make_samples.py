@@ -19,7 +19,9 @@ from stopwise.envs.arena.agents import KINDS
 from stopwise.envs.arena.loop import LoopConfig
 from stopwise.envs.arena.population import figures, run_population, sample_queries
 from stopwise.envs.arena.puzzle import WorldReader
-from stopwise.envs.arena.retrievers import DenseRetriever, Encoder
+from stopwise.envs.arena.retrievers import DenseRetriever
+from stopwise.models.embedding_cache import CachedEncoder
+from stopwise.models.encoders import Encoder, SentenceTransformerEncoder
 
 SAMPLE_KINDS = ("chaser", "verifier", "rephraser")
 
@@ -47,14 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, required=True, help="Parquet file to write")
     parser.add_argument("--kinds", nargs="+", choices=sorted(KINDS), default=list(SAMPLE_KINDS))
     parser.add_argument("--questions", type=int, default=100)
-    parser.add_argument("--documents", type=int, default=WorldConfig.documents)
-    parser.add_argument("--seed", type=int, default=WorldConfig.seed)
+    parser.add_argument("--documents", type=int, default=WorldConfig().documents)
+    parser.add_argument("--seed", type=int, default=WorldConfig().seed)
     options = parser.parse_args(arguments)
 
-    from stopwise.models.encoders import load_encoder  # heavy, and not needed for --help
-
     world = WorldConfig(documents=options.documents, seed=options.seed)
-    trajectories = sample_trajectories(load_encoder(), options.kinds, options.questions, world)
+    # a cache of its own: what another command left in a shared one must not decide a tie
+    encoder = CachedEncoder(SentenceTransformerEncoder(device="cpu"), ":memory:")
+    trajectories = sample_trajectories(encoder, options.kinds, options.questions, world)
     write_trajectories(options.out, trajectories)
     print(figures(trajectories), file=sys.stderr)
     return 0

@@ -9,21 +9,9 @@ from numpy.typing import NDArray
 from stopwise.data.corpus import CorpusDocument
 from stopwise.data.errors import DataError
 from stopwise.data.records import Document
+from stopwise.models.encoders import Encoder
 
 ENCODE_BATCH = 256  # passages embedded at a time
-
-
-class Encoder(Protocol):
-    """What a dense retriever needs of an encoder (`stopwise.models.encoders`)."""
-
-    @property
-    def id(self) -> str:
-        """Names the model."""
-        ...
-
-    def encode(self, texts: list[str]) -> NDArray[np.float32]:
-        """Embed texts: (n, d) float32, rows L2-normalised."""
-        ...
 
 
 class Retriever(Protocol):

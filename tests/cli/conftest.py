@@ -1,6 +1,7 @@
 import argparse
 
 import pytest
+
 from stopwise.cli import import_logs, inspect_logs
 from stopwise.data.errors import StopwiseError
 

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.store import read_trajectories
 
 EPISODE = """Question: Where was Ada Brook born?

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.codec import trajectory_to_dict
 from stopwise.data.records import Action, AnswerProbe, Criterion, Document, Step, Trajectory
 from stopwise.data.store import write_trajectories

@@ -2,6 +2,7 @@ import json
 
 import pytest
 from hypothesis import strategies as st
+
 from stopwise.data.records import Action, AnswerProbe, Criterion, Document, Logprobs, Step, Trajectory
 
 # --- strategies ---------------------------------------------------------------------------------------------------

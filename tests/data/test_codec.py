@@ -4,6 +4,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stopwise.data.codec import trajectory_from_dict, trajectory_to_dict
 from stopwise.data.records import Document, Logprobs, Step, Trajectory
 

@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_qrels, read_queries, write_corpus
 from stopwise.data.errors import DataError
 from stopwise.data.records import Criterion

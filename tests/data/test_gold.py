@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.errors import DataError
 from stopwise.data.gold import GoldReport, join_gold, load_gold
 from stopwise.data.importers import react

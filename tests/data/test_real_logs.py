@@ -5,6 +5,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from stopwise.data.gold import GoldReport, join_gold, load_gold
 from stopwise.data.importers import choose, read_sources
 from stopwise.data.records import Trajectory

@@ -5,6 +5,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Document, Step, Trajectory
 from stopwise.data.store import SCHEMA, count_trajectories, read_trajectories, write_trajectories

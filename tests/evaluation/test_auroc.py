@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
+
 from stopwise.evaluation.auroc import auroc_table, pooled, predictive_labels, turn_matched, within_question
 from stopwise.evaluation.bootstrap import QuestionBootstrap, percentile_interval
 

@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+
 from stopwise.evaluation.bootstrap import QuestionBootstrap, percentile_interval
 
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
+
 from stopwise.evaluation.statistics import (
     compare,
     mcnemar,

@@ -4,6 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
+
 from stopwise.data.errors import DataError
 from stopwise.train.regression import fit_ridge, standardisation
 from stopwise.train.targets import clairvoyant_values, fitted_targets

@@ -1,4 +1,5 @@
 import pytest
+
 from stopwise.data.importers import react
 from stopwise.data.importers.toolbox import ImportProblem
 from stopwise.data.records import Document, Step, Trajectory

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.codec import trajectory_to_dict
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.importers import FORMATS, choose, importer, read_logs, stopwise_jsonl

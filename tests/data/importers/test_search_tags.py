@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.importers import search_tags
 from stopwise.data.importers.search_tags import tagged_steps
 from stopwise.data.importers.toolbox import ImportProblem

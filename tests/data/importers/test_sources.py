@@ -1,4 +1,5 @@
 import pytest
+
 from stopwise.data.errors import DataError
 from stopwise.data.importers.sources import JsonValue, json_values, open_text, read_text
 from stopwise.data.importers.toolbox import ImportProblem

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stopwise.data.importers.toolbox import (
     answer_texts,
     clean_text,

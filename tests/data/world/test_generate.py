@@ -3,6 +3,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+
 from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_queries
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.files import sha256_file

@@ -1,4 +1,5 @@
 import pytest
+
 from stopwise.data.world.vocabulary import load_vocabulary
 
 

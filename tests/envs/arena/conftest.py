@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+
 from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_queries
 from stopwise.data.records import Criterion, Document
 from stopwise.data.world.generate import WorldConfig, write_world
@@ -21,7 +22,7 @@ class WordEncoder:
 
     id = "words"
 
-    def encode(self, texts: list[str]) -> NDArray[np.float32]:
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
         vectors = np.zeros((len(texts), 4096), dtype=np.float32)
         for row, text in enumerate(texts):
             for word in re.findall(r"\w+", text.lower()):

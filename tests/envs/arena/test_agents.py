@@ -2,6 +2,7 @@ import math
 from dataclasses import fields
 
 import pytest
+
 from stopwise.data.corpus import Query
 from stopwise.data.records import Document
 from stopwise.envs.arena.agents import KINDS, AgentKind, ScriptedAgent

@@ -3,6 +3,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stopwise.envs.arena.chance import TOP_K, Chance, choose, softmax_weights
 
 

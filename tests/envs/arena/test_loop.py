@@ -3,6 +3,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from stopwise.data.corpus import Query
 from stopwise.data.records import Action, Document, Step, Trajectory
 from stopwise.envs.arena.agents import KINDS, ScriptedAgent, Turn

@@ -1,5 +1,8 @@
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
+
 from stopwise.data.corpus import CorpusDocument
 from stopwise.data.errors import DataError
 from stopwise.data.records import Document
@@ -11,7 +14,7 @@ class Axes:
 
     id = "axes"
 
-    def encode(self, texts: list[str]) -> np.ndarray:
+    def encode(self, texts: Sequence[str]) -> np.ndarray:
         vectors = np.array([[float(part) for part in text.split()] for text in texts], dtype=np.float32)
         return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
