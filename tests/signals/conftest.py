@@ -123,7 +123,9 @@ def uncertain_runs():
             kinds = 1 + (number + t) % 4  # documents without a common word: SE log(kinds)
             documents = tuple(Document(f"{number}-{t}-{k}", text=pool[k]) for k in range(kinds))
             read = 1 + (number + t - 1) % 4
-            reasoning = Logprobs(entropies=(slope * float(np.log(read)) + 0.1 + 0.01 * ((number + t) % 3),), source=source)
+            reasoning = Logprobs(
+                entropies=(slope * float(np.log(read)) + 0.1 + 0.01 * ((number + t) % 3),), source=source
+            )
             taken.append(Step("search", queries=(pool[t],), documents=documents, logprobs=reasoning))
         run = Trajectory(f"run {number}", f"question {number}", "w0 w1", tuple(taken), correct=correct)
         return replace(run, agent=agent, ended_by="answer")
