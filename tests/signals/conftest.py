@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hypothesis import strategies as st
+
 from stopwise.data.records import AnswerProbe, Criterion, Document, Logprobs, Step, Trajectory
 from stopwise.models.embedding_cache import CachedEncoder
 
@@ -51,7 +52,7 @@ def compass():
 
 # --- hypothesis: runs of every kind, from small pools so that documents, queries and texts come again ---------------
 
-_WORDS = st.sampled_from("tarn mill bridge arden lenn fenn tower hall river stone".split())
+_WORDS = st.sampled_from(["tarn", "mill", "bridge", "arden", "lenn", "fenn", "tower", "hall", "river", "stone"])
 _TEXT = st.lists(_WORDS, min_size=1, max_size=4).map(" ".join)
 _IDS = st.sampled_from(["a", "b", "c", "d", "e", "文書", "g"])
 _LOGPROB = st.floats(-20, 0) | st.just(-np.inf)
@@ -114,7 +115,7 @@ def steps():
 
 @pytest.fixture(scope="session")
 def uncertain_runs():
-    """Make runs of one agent with logprobs, RE a plain function of the step: (question number, agent, source) -> run."""
+    """Make a run with logprobs, whose RE follows the SE of what was read."""
 
     def make(number, agent="blue", source="logged", correct=True, steps=4, slope=0.5, words=None):
         pool = words or [f"w{n}" for n in range(8)]

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.optimize import nnls
+
 from stopwise.signals.calibration import MIN_STEPS, Calibration, fit_calibration
 
 _N = 40

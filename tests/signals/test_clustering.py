@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
+
 from stopwise.signals.clustering import average_linkage, by_first_appearance, cosine_distances, fit_cut, hdbscan
 
 

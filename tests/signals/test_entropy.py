@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from stopwise.data.records import Logprobs
 from stopwise.signals.entropy import position_entropy, reasoning_entropy, searching_entropy
 

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from stopwise.data.records import Criterion, Document, Logprobs, Step
 from stopwise.signals.calibration import Calibration
 from stopwise.signals.coverage import CoverageThresholds
@@ -35,7 +36,7 @@ def _column(rows, name):
     return [row.values.get(name, row.nulls.get(name)) for row in rows]
 
 
-# --- Nov, RAAC 4.1: |D_t \ D_1:t-1| / |D_t| --------------------------------------------------------------------------
+# --- Nov, RAAC 4.1: |D_t \ D_1:t-1| / |D_t| -----------------------------------------------------------------------
 
 
 def test_nov_is_the_share_of_documents_not_seen_before():
@@ -69,7 +70,7 @@ def test_only_search_steps_have_rows():
     assert row.t == 1
 
 
-# --- Div and Sim, RAAC 4.1: 1 - cos(e_t, e_t-1) and cos(e_t, e_x) ----------------------------------------------------
+# --- Div and Sim, RAAC 4.1: 1 - cos(e_t, e_t-1) and cos(e_t, e_x) -------------------------------------------------
 
 
 def test_div_and_sim_are_cosines_of_angles(compass):
@@ -106,7 +107,7 @@ def test_query_repetition_is_the_nearest_earlier_query(compass):
     assert _column(rows, "query_repetition")[1:] == pytest.approx(expected, abs=1e-6)
 
 
-# --- SE, DS-MCM eq. 2 to 5 --------------------------------------------------------------------------------------------
+# --- SE, DS-MCM eq. 2 to 5 ----------------------------------------------------------------------------------------
 
 
 def test_se_of_identical_and_of_unrelated_documents(encoder):
@@ -166,7 +167,7 @@ def test_title_and_text_make_the_meaning(compass):
     assert _column(rows, "SE") == [0.0]  # the titled one reads "90. 0"
 
 
-# --- RE and residual, DS-MCM 3.2.2 and eq. 6 to 8 ----------------------------------------------------------------------
+# --- RE and residual, DS-MCM 3.2.2 and eq. 6 to 8 -----------------------------------------------------------------
 
 
 def test_re_and_its_residual_against_the_documents_that_were_read(encoder):
@@ -219,7 +220,7 @@ def test_a_line_without_spread_gives_no_z(encoder):
     assert rows[1].nulls["residual_z"] == "not calibrated"
 
 
-# --- Cov, RAAC 4.1: mean of 0, 0.5 and 1 --------------------------------------------------------------------------------
+# --- Cov, RAAC 4.1: mean of 0, 0.5 and 1 --------------------------------------------------------------------------
 
 CRITERIA = (Criterion("0", gold_ids=("a", "b")), Criterion("180", gold_ids=("c",)))
 
@@ -259,7 +260,7 @@ def test_a_title_stands_for_a_missing_text(compass):
     assert _column(rows, "Cov") == [0.5, 0.5]
 
 
-# --- further signals, stopwise's own ----------------------------------------------------------------------------------------
+# --- further signals, stopwise's own ------------------------------------------------------------------------------
 
 
 def test_content_novelty_is_the_distance_of_new_documents_from_all_seen(compass):
@@ -295,7 +296,7 @@ def test_scores_are_null_where_one_is_missing(missing):
     assert row.nulls["score_top"] == row.nulls["score_gap"] == "no scores"
 
 
-# --- nulls --------------------------------------------------------------------------------------------------------------
+# --- nulls --------------------------------------------------------------------------------------------------------
 
 
 def test_every_signal_is_there_or_has_its_reason(encoder):
@@ -346,7 +347,7 @@ def test_reasons(compass):
     assert reached == set(REASONS) - {"present", "not asked for"}
 
 
-# --- what is computed ------------------------------------------------------------------------------------------------------
+# --- what is computed ---------------------------------------------------------------------------------------------
 
 
 def test_only_what_is_asked_for_is_returned(encoder):
