@@ -19,7 +19,7 @@ class StepLabels:
     irrelevant_seen: float
     documents_seen: float  # N so far, opened pages included
     probe_correct: float  # 1 or 0: the agent's own answer on a branch after this step; NaN where not probed or judged
-    answer_visible: float  # 1 or 0: the reference answer stands in a text seen so far; NaN without reference or any text
+    answer_visible: float  # 1 or 0: the reference answer stands in a text seen so far; NaN without either
     pages_opened: float  # other steps since the last search step; their cost belongs to this interval
     tokens: float  # in and out, since the last search step and with this one; NaN where a part is unknown
     seconds: float  # likewise
