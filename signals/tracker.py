@@ -105,7 +105,7 @@ class SignalTracker:
             return None
         self._t += 1
         row = _Row(self._wanted)
-        documents = _unique(step.documents)
+        documents = unique_documents(step.documents)
         opened, self._opened = self._opened, []
         self._seen.ids.update(document.id for document in opened)
         new = [document.id not in self._seen.ids for document in documents]
@@ -281,7 +281,7 @@ def document_text(document: Document) -> str:
     return ". ".join(part for part in (document.title, document.text) if part)
 
 
-def _unique(documents: Sequence[Document]) -> list[Document]:
+def unique_documents(documents: Sequence[Document]) -> list[Document]:
     """One document an id, the first of each, in order."""
     first: dict[str, Document] = {}
     for document in documents:
