@@ -1,4 +1,5 @@
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
@@ -100,10 +101,14 @@ def table_of():
         names = tuple(signals) or tuple(
             dict.fromkeys(name for _, rows, _ in runs for row in rows for name in row.values)
         )
+        complete = []
+        for episode, rows, labels in runs:
+            absent = {name: "not asked for" for name in names if rows and name not in (*rows[0].values, *rows[0].nulls)}
+            complete.append((episode, [replace(row, nulls={**row.nulls, **absent}) for row in rows], labels))
         config = info.pop("config", SignalConfig(signals=names))
         return build_table(
             names,
-            runs,
+            complete,
             SignalInfo(**{"config": config, "encoder": None, "calibrations": (), "logs_sha256": None} | info),
         )
 
