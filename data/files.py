@@ -50,15 +50,27 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
+def atomic_folder(target: Path, mark: str = "result.json") -> Iterator[Path]:
     """Yield a temporary folder beside `target`; on success it takes `target`'s place, else it is removed.
 
+    Args:
+        target: the folder that shall exist afterwards.
+        mark: a file that shows that an existing folder is an earlier result of the same kind. Only such a folder, or
+            an empty one, is replaced: a slip in a path must not delete somebody's work.
+
+    Yields:
+        A folder beside `target`, so that the rename cannot cross file systems.
+
     Raises:
-        UsageError: `target` exists and is a file.
+        UsageError: `target` is a file, holds something else, or cannot be written.
     """
     target = Path(target)
     if target.exists() and not target.is_dir():
         raise UsageError(f"{target}: is a file; expected a folder to write; name another path")
+    if target.is_dir() and not (target / mark).is_file() and any(target.iterdir()):
+        raise UsageError(
+            f"{target}: holds other files and no {mark}; expected a new or empty folder; name another path"
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
