@@ -93,6 +93,7 @@ def minilm():
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")  # of torch and transformers
 def test_the_packaged_minilm(minilm, tmp_path):
+    assert sha256_file(packaged_minilm() / "model.safetensors") == MINILM_SHA256
     texts = ["The bridge crosses the river.", "A river runs under the bridge.", "Interest rates rose.", ""]
     found = minilm.encode(texts)
     assert found.shape == (4, 384)
