@@ -3,6 +3,7 @@ import json
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression
+
 from stopwise.data.errors import DataError
 from stopwise.data.records import Action
 from stopwise.train.fit import action_values, fit_logistic
