@@ -40,9 +40,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
         yield partial
         with partial.open("rb") as written:
             os.fsync(written.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        partial.chmod(0o666 & ~umask)  # mkstemp makes private files; results get the usual mode
+        partial.chmod(0o666 & ~_umask())  # mkstemp makes private files; results get the usual mode
         partial.replace(target)
         _sync_folder(target.parent)
     finally:
@@ -83,7 +81,7 @@ def atomic_folder(target: Path, mark: str = "result.json") -> Iterator[Path]:
             if path.is_file():
                 with path.open("rb") as written:
                     os.fsync(written.fileno())
-        partial.chmod(0o755)
+        partial.chmod(0o777 & ~_umask())
         if target.exists():
             target.rename(retired)
         partial.rename(target)
@@ -107,7 +105,7 @@ def read_json(path: Path) -> Any:
     """Read one JSON value.
 
     Raises:
-        DataError: the file is missing, is not UTF-8 or is not JSON; the message names the line and column.
+        DataError: the file cannot be read, is not UTF-8 or is not JSON; the message names the line and column.
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -115,6 +113,8 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise DataError(f"{path}: is a folder; expected a JSON file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a JSON file") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8; expected JSON text") from error
     except json.JSONDecodeError as error:
@@ -125,6 +125,12 @@ def sha256_file(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes, read in blocks."""
     with Path(path).open("rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def _umask() -> int:
+    umask = os.umask(0)  # it can be read only by setting it
+    os.umask(umask)
+    return umask
 
 
 def _sync_folder(folder: Path) -> None:
