@@ -62,13 +62,16 @@ def _figures(benchmark: Path, run_folder: Path, name: str) -> dict[str, Any]:
     if not chosen or "not_applicable" in chosen[0]:
         raise DataError(f"{path}: has no figures for the policy {run_folder} ({name}); benchmark it first")
     row = chosen[0]
-    recall = (row["versus_never_stop"] or {}).get("recall", {})
-    return {
-        "split": result["split"],
-        "questions": result["questions"],
-        "intervention_model": row["intervention_model"],
-        "data_sha256": result["data_sha256"],
-        **{key: row[key] for key in METRICS},
-        "recall_difference": recall.get("difference"),
-        "recall_difference_ci": recall.get("ci"),
-    }
+    try:
+        recall = (row["versus_never_stop"] or {}).get("recall", {})
+        return {
+            "split": result["split"],
+            "questions": result["questions"],
+            "intervention_model": row["intervention_model"],
+            "data_sha256": result["data_sha256"],
+            **{key: row[key] for key in METRICS},
+            "recall_difference": recall.get("difference"),
+            "recall_difference_ci": recall.get("ci"),
+        }
+    except KeyError as error:
+        raise DataError(f"{path}: has no {error}; is it the whole result of `stopwise benchmark`?") from None
