@@ -39,12 +39,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             importlib.import_module(module).add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=summary, add_help=False)
-    options, rest = parser.parse_known_args(words)
-    # argparse gives up on positionals after an option: `train CONFIG --out RUN key=value` must work all the same
-    if rest and hasattr(options, "overrides") and all("=" in word and not word.startswith("-") for word in rest):
-        options.overrides.extend(rest)
-    elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options, late = parser.parse_known_args(words)
+    if late:
+        # argparse takes no positional words after an option once it had some: `train CONFIG --out RUN key=value`
+        if not hasattr(options, "overrides") or any(word.startswith("-") for word in late):
+            parser.error(f"unrecognized arguments: {' '.join(late)}")
+        options.overrides = [*options.overrides, *late]
     if options.version:
         from stopwise.controllers.package import stopwise_version
 
