@@ -1,8 +1,8 @@
 """Readers of other tools' logs: one module a format family.
 
 An importer is a module with ``PICTURE`` (one line that shows the format), ``evidence(sample) -> float`` (how surely a
-file is of its family) and ``read(path) -> Iterator[Trajectory | ImportProblem]``. To add one, write the module and
-name it in `FORMATS`.
+file is of its family) and ``read(path, tools) -> Iterator[Trajectory | ImportProblem]``. To add one, write the module
+and name it in `FORMATS`.
 """
 
 import importlib
@@ -14,12 +14,14 @@ from typing import Protocol, cast
 
 from stopwise.data.errors import UsageError
 from stopwise.data.importers.toolbox import ImportProblem, Sample
+from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import Trajectory
 
 # format name: module
 FORMATS = {
     "react": "stopwise.data.importers.react",
     "search_tags": "stopwise.data.importers.search_tags",
+    "chat": "stopwise.data.importers.chat",
     "stopwise": "stopwise.data.importers.stopwise_jsonl",
 }
 
@@ -29,7 +31,7 @@ class Importer(Protocol):
 
     PICTURE: str
     evidence: Callable[[Sample], float]
-    read: Callable[[Path], Iterator[Trajectory | ImportProblem]]
+    read: Callable[[Path, Tools], Iterator[Trajectory | ImportProblem]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,12 +70,14 @@ def choose(paths: Sequence[Path], format: str = "auto") -> list[Source]:
     return [Source(path, choice.format, choice.runner_up) for path, choice in chosen]
 
 
-def read_logs(paths: Sequence[Path], format: str = "auto") -> Iterator[Trajectory | ImportProblem]:
+def read_logs(
+    paths: Sequence[Path], format: str = "auto", tools: Tools = TOOLS
+) -> Iterator[Trajectory | ImportProblem]:
     """Trajectories of all files in order, streamed; raises as `choose`."""
-    yield from read_sources(choose(paths, format))
+    yield from read_sources(choose(paths, format), tools)
 
 
-def read_sources(sources: Sequence[Source]) -> Iterator[Trajectory | ImportProblem]:
+def read_sources(sources: Sequence[Source], tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
     """Trajectories of chosen files in order, streamed, their ids made unique.
 
     With several files an id begins with its file's path below the folder that they share; an id that comes again in one
@@ -85,7 +89,7 @@ def read_sources(sources: Sequence[Source]) -> Iterator[Trajectory | ImportProbl
         if len(sources) > 1:
             prefix = Path(os.path.relpath(source.path.absolute(), folder)).with_suffix("").as_posix() + "/"
         seen: set[int] = set()  # hashes: ids of a large file take much memory
-        for found in importer(source.format).read(source.path):
+        for found in importer(source.format).read(source.path, tools):
             if isinstance(found, ImportProblem):
                 yield found
                 continue

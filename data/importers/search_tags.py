@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from stopwise.data.importers.results import split_results
 from stopwise.data.importers.sources import JsonValue, json_values, open_text, read_text
 from stopwise.data.importers.toolbox import (
     ImportProblem,
@@ -19,9 +20,9 @@ from stopwise.data.importers.toolbox import (
     error_text,
     optional_text,
     question_id,
-    split_results,
     verdict,
 )
+from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import EndedBy, Step, Trajectory
 
 PICTURE = "<search> query </search> <information>Doc 1(Title: ..) ..</information> <answer> .. </answer>"
@@ -66,8 +67,8 @@ def evidence(sample: Sample) -> float:
     return 0.0
 
 
-def read(path: Path) -> Iterator[Trajectory | ImportProblem]:
-    """Trajectories of JSON rows with a generation, or of a text file of chats."""
+def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
+    """Trajectories of JSON rows with a generation, or of a text file of chats; tags name the searches, not `tools`."""
     with open_text(path) as source:
         first = source.read(4096).lstrip()[:1]
     if first in ("{", "["):

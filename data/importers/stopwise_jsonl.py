@@ -6,6 +6,7 @@ from pathlib import Path
 from stopwise.data.codec import trajectory_from_dict
 from stopwise.data.importers.sources import json_values
 from stopwise.data.importers.toolbox import ImportProblem, Sample
+from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import Trajectory
 
 PICTURE = (
@@ -18,8 +19,11 @@ def evidence(sample: Sample) -> float:
     return 1.0 if any({"id", "question_id", "question"} <= row.keys() for row in sample.objects) else 0.0
 
 
-def read(path: Path) -> Iterator[Trajectory | ImportProblem]:
-    """Trajectories of a JSON Lines file, streamed; a line that is none is a problem that names the key's path."""
+def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
+    """Trajectories of a JSON Lines file, streamed; a line that is none is a problem that names the key's path.
+
+    Steps have their kinds already; `tools` is unused.
+    """
     for value in json_values(path):
         if isinstance(value, ImportProblem):
             yield value

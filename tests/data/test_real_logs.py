@@ -84,6 +84,18 @@ def test_r1_searcher(name, correct, searches, documents, most, without, repeatin
     assert sum(len(set(queries)) < len(queries) for queries in asked) == repeating
 
 
+def test_fireact():
+    runs = _read("chat", "chat_fireact/*.json")
+    assert len(runs) == len({run.question_id for run in runs}) == 465
+    assert _outcomes(runs) == {"correct": 200, "incorrect": 265}
+    assert (sum(_searches(runs)), _documents(runs)) == (775, 768)
+
+
+def test_owl():
+    runs = _read("chat", "owl_inline/*.json")
+    assert (len(runs), _searches(runs), _documents(runs)) == (3, [1, 1, 2], 15)
+
+
 def test_search_r1():
     runs = _read("search_tags", "tags_search_r1/case.txt")
     assert (len(runs), _searches(runs), _documents(runs)) == (2, [1, 2], 9)
