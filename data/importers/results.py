@@ -148,7 +148,7 @@ def _csv_unquote(field: str) -> str:
 # A linked title alone on its line, numbered or not, and a block of labelled lines; the rest is the snippet.
 _LINK = re.compile(
     r"^[ \t]*(?:(?P<number>\d{1,4})[.)][ \t]*|[-*][ \t]+|#{1,6}[ \t]+)?"
-    r"\[(?P<title>[^\n]*)\]\((?P<url>https?://\S+)\)[ \t]*$",
+    r"\[(?P<title>[^\n]*)\]\((?P<url>[a-z]+://\S+)\)[ \t]*$",
     re.MULTILINE,
 )
 _LABELLED = re.compile(

@@ -102,7 +102,7 @@ def verdict(value: Any) -> bool | None:
 _ERROR = re.compile(
     r"""no\ (?:(?:more|relevant|search|matching)\ )?(?:results?|documents?)\b[^\n]{0,160}$
     |could\ not\ find\b
-    |\[[\w ]*\berror\]|(?:\w+\ )?error\ ?[:(\d]|traceback\ \(most\ recent
+    |\[[\w ]*\berror\]|\*\*error:?\*\*|(?:\w+\ )?error\ ?[:(\d]|traceback\ \(most\ recent
     |(?:tool|search|request|query)\ (?:call\ )?(?:failed|timed\ out)\b
     |invalid\ (?:action|tool|request|query|arguments?)\b
     |(?:maximum|max)\ (?:number\ of\ )?(?:tool\ calls?|searches|search\ calls?|turns?)\b.{0,40}\b(?:reached|exceeded)
