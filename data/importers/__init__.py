@@ -22,6 +22,8 @@ FORMATS = {
     "react": "stopwise.data.importers.react",
     "search_tags": "stopwise.data.importers.search_tags",
     "chat": "stopwise.data.importers.chat",
+    "qwen_chat": "stopwise.data.importers.qwen_chat",
+    "dr_tulu": "stopwise.data.importers.dr_tulu",
     "stopwise": "stopwise.data.importers.stopwise_jsonl",
 }
 

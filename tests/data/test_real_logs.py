@@ -96,6 +96,22 @@ def test_owl():
     assert (len(runs), _searches(runs), _documents(runs)) == (3, [1, 1, 2], 15)
 
 
+def test_webdancer():
+    runs = _read("qwen_chat", "qwen_webdancer/*.jsonl")
+    steps = [step for run in runs for step in run.steps]
+    kinds = Counter(step.kind for step in steps)
+    assert (len(runs), kinds) == (199, {"search": 203, "open": 18, "answer": 199})
+    assert sum(len(step.queries) for step in steps if step.kind == "search") == 585  # 2.9 a call
+    assert _documents(runs) == 5505 + 18  # what the lists say they hold, and one page a visit
+
+
+def test_dr_tulu():
+    runs = _read("dr_tulu", "dr_tulu/*.json")
+    kinds = Counter(step.kind for run in runs for step in run.steps)
+    assert (len(runs), kinds) == (9, {"search": 32, "open": 8, "answer": 9})
+    assert all(step.queries and step.seconds for run in runs for step in run.search_steps)
+
+
 def test_search_r1():
     runs = _read("search_tags", "tags_search_r1/case.txt")
     assert (len(runs), _searches(runs), _documents(runs)) == (2, [1, 2], 9)
