@@ -24,6 +24,7 @@ FORMATS = {
     "chat": "stopwise.data.importers.chat",
     "qwen_chat": "stopwise.data.importers.qwen_chat",
     "dr_tulu": "stopwise.data.importers.dr_tulu",
+    "langchain": "stopwise.data.importers.langchain",
     "stopwise": "stopwise.data.importers.stopwise_jsonl",
 }
 

@@ -81,16 +81,22 @@ class Run:
     unpaired: int  # results that no call of the log asked for
 
 
-def read_conversation(messages: Iterable[Message], tools: Tools = TOOLS) -> Run:
-    """Steps, question and answer of one conversation."""
+def read_conversation(messages: Iterable[Message], tools: Tools = TOOLS, *, finished: bool = True) -> Run:
+    """Steps, question and answer of one conversation.
+
+    Args:
+        messages: in order.
+        tools: which tools search, open or answer.
+        finished: whether the last words of the assistant are its answer; not so where the log breaks off before it.
+    """
     turns = list(messages)
     unpaired, forced = _pair(turns)
     question = next((turn.text for turn in turns if turn.role == "user" and turn.text), None)
-    speaking = [turn for turn in turns if turn.role == "assistant"]
+    speaking = [turn for turn in turns if turn.role == "assistant" and (turn.text or turn.thought or turn.calls)]
     steps: list[Step] = []
     for turn in speaking:
         # what follows the agent's last words decides whether they were its answer
-        steps.extend(_turn_steps(turn, turn is speaking[-1], tools))
+        steps.extend(_turn_steps(turn, finished and turn is speaking[-1], tools))
     answers = [step for step in steps if step.kind == "answer"]
     answer, confidence = final_answer(answers[-1].queries[0]) if answers and answers[-1].queries else (None, None)
     ended_by: EndedBy = "answer" if answer else "unknown"
@@ -154,22 +160,38 @@ def _texts(value: Any) -> tuple[str, ...]:
 
 
 def searches_in_code(source: str, tools: Tools = TOOLS) -> tuple[str, ...]:
-    """Queries of the search calls in Python source, as far as they are written there as constants."""
+    """Queries of the search calls in Python source: those written there as texts, else the source of the arguments."""
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return ()
+    nodes = list(ast.walk(tree))
+    named = {  # texts that a name was set to; the last one counts
+        target.id: node.value.value
+        for node in nodes
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
     queries: list[str] = []
-    for node in ast.walk(tree):
+    unknown: list[str] = []
+    for node in nodes:
         if not isinstance(node, ast.Call):
             continue
         name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         values = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg in _QUERY_KEYS)]
         if name in ("search", "match", "findall") and isinstance(node.func, ast.Attribute):
             continue  # of `re` and its like
-        if tools.kind(name) == "search":
-            queries += [v.value for v in values if isinstance(v, ast.Constant) and isinstance(v.value, str)]
-    return tuple(clean_text(query) for query in dict.fromkeys(queries))
+        if tools.kind(name) != "search":
+            continue
+        for value in values:
+            if isinstance(value, ast.Constant) and isinstance(value.value, str):
+                queries.append(value.value)
+            elif isinstance(value, ast.Name) and value.id in named:
+                queries.append(named[value.id])
+            else:
+                unknown.append(ast.unparse(value))
+    return tuple(clean_text(query) for query in dict.fromkeys(queries or unknown))
 
 
 def _pair(turns: Sequence[Message]) -> tuple[int, bool]:
@@ -277,7 +299,7 @@ def _outcome(call: Call) -> tuple[tuple[Document, ...], str | None]:
 def opened_page(result: Any, opened: tuple[str, ...]) -> tuple[tuple[Document, ...], str | None]:
     """The page that an ``open`` step brought, under the address it was asked for by, or what went wrong."""
     if isinstance(result, str) and not isinstance(literal(result), dict | list):
-        error = error_text(re.sub(r"^#\s*(?:Untitled|None)\s*", "", result.strip()))
+        error = error_text(result)
         if error:
             return (), error
         url = next((place for place in opened if re.match(r"https?://|www\.", place)), None)

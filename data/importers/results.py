@@ -90,6 +90,8 @@ def _parse_object(value: Mapping[str, Any]) -> tuple[tuple[Document, ...], str |
     document = _document(value, 1)
     if document is None or (failure and _first(value, _TEXTS) is None):
         return (), failure or "no results"
+    if document.text and document.title is None and (error := error_text(document.text)):
+        return (), error
     return (document,), None
 
 
@@ -155,17 +157,21 @@ _LABELLED = re.compile(
     r"^(?:\d{1,4}[.)][ \t]*)?Title:[ \t]*(?P<title>[^\n]*)\n(?:URL|Link):[ \t]*(?P<url>\S+)", re.M | re.I
 )
 _SECTION_END = re.compile(r"^(?:={3,}|-{3,})[ \t]*$|^A \w+ search for ", re.MULTILINE)  # the next query's list begins
+_ANNOUNCED = re.compile(
+    r"^Search Result (?P<number>\d{1,4}):[ \t]*\n(?P<title>[^\n]*)\n(?P<url>[a-z]+://\S+)[ \t]*$", re.MULTILINE
+)
 _SNIPPET_LABEL = re.compile(r"(?:Snippet|Content|Text|Summary|Description):\s*", re.IGNORECASE)
 
 
 def split_results(text: str) -> tuple[Document, ...]:
     """Documents of a result list in running text, in order.
 
-    Layouts: ``1. [title](url)`` or ``[title](url)`` on a line of its own, ``Title: .. URL: ..`` lines,
-    ``(1)Title: X Text: Y``, the same as one CSV-quoted field, ``(1)X   Y``, ``Doc 1(Title: "X") Y``. Ranks are the
-    list's own numbers, else count from 1. A text without such items is one document; a blank one is none.
+    Layouts: ``1. [title](url)`` or ``[title](url)`` on a line of its own, ``Title: .. URL: ..`` lines, ``Search
+    Result 1:`` over title and url, ``(1)Title: X Text: Y``, the same as one CSV-quoted field, ``(1)X   Y``,
+    ``Doc 1(Title: "X") Y``. Ranks are the list's own numbers, else count from 1. A text without such items is one
+    document; a blank one is none.
     """
-    for layout in (_LINK, _LABELLED):
+    for layout in (_LINK, _LABELLED, _ANNOUNCED):
         if heads := list(layout.finditer(text)):
             return _headed(text, heads)
     marks: list[re.Match[str]] = []

@@ -101,6 +101,8 @@ def verdict(value: Any) -> bool | None:
 # Whole observations that are no documents: failures, refusals and empty results of the tools met in real logs.
 _ERROR = re.compile(
     r"""no\ (?:(?:more|relevant|search|matching)\ )?(?:results?|documents?)\b[^\n]{0,160}$
+    |no\ content\ (?:could\ be|was|is|found)\b
+    |\{\s*"(?:data":\s*null|error"|code":\s*[45]\d\d)
     |could\ not\ find\b
     |\[[\w ]*\berror\]|\*\*error:?\*\*|(?:\w+\ )?error\ ?[:(\d]|traceback\ \(most\ recent
     |(?:tool|search|request|query)\ (?:call\ )?(?:failed|timed\ out)\b
@@ -110,6 +112,7 @@ _ERROR = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+_NO_TITLE = re.compile(r"^\s*#\s*(?:Untitled|None)\s*\n")  # what page readers put over a page without a title
 _EMPTY_RESULTS = {"", "[]", "{}", "null", "none", "n/a"}
 
 
@@ -118,7 +121,7 @@ def error_text(observation: str) -> str | None:
 
     A long text is content even if it begins like an error: errors are short, and documents speak of errors too.
     """
-    text = observation.strip()
+    text = _NO_TITLE.sub("", observation).strip()
     if text.lower() in _EMPTY_RESULTS:
         return "no results"
     return text if len(text) <= 2000 and _ERROR.match(text) else None

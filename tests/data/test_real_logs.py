@@ -112,6 +112,12 @@ def test_dr_tulu():
     assert all(step.queries and step.seconds for run in runs for step in run.search_steps)
 
 
+def test_deerflow_threads_and_replays():
+    runs = _read("langchain", "langgraph_deerflow/*")
+    assert (len(runs), sum(_searches(runs))) == (9, 20)
+    assert all(step.documents and step.queries for run in runs for step in run.search_steps)
+
+
 def test_search_r1():
     runs = _read("search_tags", "tags_search_r1/case.txt")
     assert (len(runs), _searches(runs), _documents(runs)) == (2, [1, 2], 9)

@@ -183,6 +183,8 @@ print(web_search("Ada Brook"), web_search(name))
 
 def test_queries_inside_python_source():
     assert searches_in_code(CODE) == ("Ada Brook",)
+    assert searches_in_code("q = 'a b'\nweb_search(q, count=5)") == ("a b",)
+    assert searches_in_code("perform_web_search(f'{name} town')") == ("f'{name} town'",)
     assert searches_in_code("web_search(") == ()
     turn = _ask(Call("python_interpreter", json.dumps({"code": CODE}), "1"))
     assert _steps(turn, _tool("Ada Brook was an engineer.", "1"))[0][:2] == ("search", ("Ada Brook",))

@@ -78,6 +78,14 @@ def test_markdown_links_keep_each_lists_own_ranks():
     ]
 
 
+def test_announced_results():
+    text = "exitcode: 0\nCode output: \nSearch Result 1:\nLenn\nhttp://lenn.org\nA town.\nSearch Result 2:\nAda\nhttp://a.org\n"
+    assert [(d.rank, d.id, d.title, d.text) for d in split_results(text)] == [
+        (1, "url:lenn.org", "Lenn", "A town."),
+        (2, "url:a.org", "Ada", None),
+    ]
+
+
 def test_labelled_lines():
     (first, second) = split_results("Title: A\nURL: http://a\nSnippet: x: y\n\nTitle: B\nURL: http://b\n")
     assert (first.title, first.url, first.text) == ("A", "http://a", "x: y")

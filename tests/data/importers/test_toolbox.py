@@ -77,6 +77,8 @@ def test_runs_of_one_question_share_its_id_when_the_log_has_none():
         "Maximum number of searches reached",
         "Rate limit exceeded, try later",
         "Traceback (most recent call last): x",
+        "# Untitled\n\nNo content could be extracted from this page",
+        '# None\n\n{"data":null,"code":402}',
     ],
 )
 def test_an_observation_that_is_an_error_is_no_document(text):
