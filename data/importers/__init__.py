@@ -25,6 +25,8 @@ FORMATS = {
     "qwen_chat": "stopwise.data.importers.qwen_chat",
     "dr_tulu": "stopwise.data.importers.dr_tulu",
     "langchain": "stopwise.data.importers.langchain",
+    "otel": "stopwise.data.importers.otel",
+    "who_and_when": "stopwise.data.importers.who_and_when",
     "stopwise": "stopwise.data.importers.stopwise_jsonl",
 }
 

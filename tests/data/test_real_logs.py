@@ -118,6 +118,21 @@ def test_deerflow_threads_and_replays():
     assert all(step.documents and step.queries for run in runs for step in run.search_steps)
 
 
+def test_deerflow_trace():
+    runs = _read("otel", "otel_deerflow/*.json")
+    assert [[step.kind for step in run.steps] for run in runs] == [["search", *["open"] * 5, "answer"]]
+    assert (_documents(runs), runs[0].search_steps[0].queries != ()) == (5, True)
+
+
+def test_who_and_when():
+    for folder, count, searches in (("Hand-Crafted", 58, 169), ("Algorithm-Generated", 126, 69)):
+        runs = _read("who_and_when", f"who_and_when/{folder}/*.json")
+        assert len(runs) == len({run.question_id for run in runs}) == count
+        assert _outcomes(runs) == {"incorrect": count}
+        assert sum(_searches(runs)) == searches
+        assert all(run.meta["mistake_step"] < len(run.steps) for run in runs)
+
+
 def test_search_r1():
     runs = _read("search_tags", "tags_search_r1/case.txt")
     assert (len(runs), _searches(runs), _documents(runs)) == (2, [1, 2], 9)
