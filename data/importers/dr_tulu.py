@@ -12,7 +12,7 @@ from typing import Any
 
 from stopwise.data.importers.conversation import final_answer, opened_page
 from stopwise.data.importers.results import parse_results
-from stopwise.data.importers.sources import json_values
+from stopwise.data.importers.sources import read_rows
 from stopwise.data.importers.toolbox import (
     ImportProblem,
     Sample,
@@ -42,17 +42,7 @@ def evidence(sample: Sample) -> float:
 
 def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
     """Trajectories of DR-Tulu result files: one object, a list, or one a line."""
-    number = 0
-    for value in json_values(path):
-        if isinstance(value, ImportProblem):
-            yield value
-            continue
-        many = isinstance(value.value, list)
-        for place, row in enumerate(value.value if many else [value.value], 1):
-            number += 1
-            found = _row(row, number, tools)
-            where = f"record {place}" if many else value.where
-            yield ImportProblem(str(path), where, found) if isinstance(found, str) else found
+    yield from read_rows(path, lambda row, number: _row(row, number, tools))
 
 
 def _row(row: Any, number: int, tools: Tools) -> Trajectory | str:

@@ -15,7 +15,7 @@ from typing import Any
 
 from stopwise.data.importers.chat import message_calls, message_text
 from stopwise.data.importers.conversation import Call, Message, parse_arguments, read_conversation
-from stopwise.data.importers.sources import json_values, load_json, open_text
+from stopwise.data.importers.sources import load_json, open_text, read_rows
 from stopwise.data.importers.token_logprobs import parse_logprobs
 from stopwise.data.importers.toolbox import (
     ImportProblem,
@@ -54,18 +54,7 @@ def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProble
     if first not in ("{", "["):
         yield from _read_replay(path, tools)
         return
-    number = 0
-    for value in json_values(path):
-        if isinstance(value, ImportProblem):
-            yield value
-            continue
-        whole = value.value
-        many = isinstance(whole, list) and not _typed(whole)
-        for place, row in enumerate(whole if many else [whole], 1):
-            number += 1
-            where = f"record {place}" if many else value.where
-            found = _thread(row, path, number, tools)
-            yield ImportProblem(str(path), where, found) if isinstance(found, str) else found
+    yield from read_rows(path, lambda row, number: _thread(row, path, number, tools), is_one=_typed)
 
 
 def _typed(items: Any) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 
 from stopwise.data.importers.chat import message_text
 from stopwise.data.importers.conversation import Call, Message, parse_arguments, read_conversation
-from stopwise.data.importers.sources import json_values
+from stopwise.data.importers.sources import read_rows
 from stopwise.data.importers.toolbox import (
     ImportProblem,
     Sample,
@@ -48,17 +48,7 @@ def evidence(sample: Sample) -> float:
 
 def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
     """Trajectories of rows with ``messages``."""
-    number = 0
-    for value in json_values(path):
-        if isinstance(value, ImportProblem):
-            yield value
-            continue
-        many = isinstance(value.value, list)
-        for place, row in enumerate(value.value if many else [value.value], 1):
-            number += 1
-            where = f"record {place}" if many else value.where
-            found = _row(row, number, tools)
-            yield ImportProblem(str(path), where, found) if isinstance(found, str) else found
+    yield from read_rows(path, lambda row, number: _row(row, number, tools))
 
 
 def _row(row: Any, number: int, tools: Tools) -> Trajectory | str:

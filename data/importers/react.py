@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stopwise.data.importers.sources import JsonValue, json_values, open_text
+from stopwise.data.importers.sources import open_text, read_rows
 from stopwise.data.importers.toolbox import (
     ImportProblem,
     Sample,
@@ -89,7 +89,7 @@ def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProble
     with open_text(path) as source:
         first = source.read(4096).lstrip()[:1]
     if first in ("{", "["):
-        yield from _read_rows(path, tools)
+        yield from read_rows(path, lambda row, number: _row(row, number, tools))
     else:
         yield from _read_text(path, tools)
 
@@ -107,28 +107,15 @@ def _read_text(path: Path, tools: Tools) -> Iterator[Trajectory | ImportProblem]
             yield _trajectory(episode, name, tools)
 
 
-def _read_rows(path: Path, tools: Tools) -> Iterator[Trajectory | ImportProblem]:
-    number = 0
-    for value in json_values(path):
-        if isinstance(value, ImportProblem):
-            yield value
-            continue
-        rows = value.value if isinstance(value.value, list) else [value.value]
-        for row in rows:
-            number += 1
-            yield _row(path, row, value, number, tools)
-
-
-def _row(path: Path, row: Any, source: JsonValue, number: int, tools: Tools) -> Trajectory | ImportProblem:
-    where = source.where or f"record {number}"
+def _row(row: Any, number: int, tools: Tools) -> Trajectory | str:
     if not isinstance(row, dict):
-        return ImportProblem(str(path), where, f"found {describe(row)}; expected an object with a prompt")
+        return f"found {describe(row)}; expected an object with a prompt"
     prompt, question = row.get("prompt"), optional_text(row.get("question"))
     if not isinstance(prompt, str):
-        return ImportProblem(str(path), where, f"prompt: found {describe(prompt)}; expected the transcript as text")
+        return f"prompt: found {describe(prompt)}; expected the transcript as text"
     starts = [match.start() for match in re.finditer(r"^Question:", prompt, re.MULTILINE)]
     if not starts:
-        return ImportProblem(str(path), where, "prompt: found no line that begins with Question:")
+        return "prompt: found no line that begins with Question:"
     start = starts[-1]  # earlier ones are few-shot examples, unless a text that was read holds the word
     if question:
         named = [at for at in starts if prompt.startswith(question, at + len("Question:") + 1)]
@@ -137,7 +124,7 @@ def _row(path: Path, row: Any, source: JsonValue, number: int, tools: Tools) -> 
     if question:
         episode.question = question
     if not episode.question or not episode.turns:
-        return ImportProblem(str(path), where, "prompt: found no Thought or Action after the last Question:")
+        return "prompt: found no Thought or Action after the last Question:"
     # KnowAgent's `answer` is the reference; what the agent answered stands in its Finish[..] action
     episode.reference = optional_text(row.get("answer"))
     halted, failed = verdict(row.get("halted")), verdict(row.get("error"))

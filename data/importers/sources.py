@@ -6,7 +6,7 @@ Byte order marks, CRLF, invalid UTF-8, several JSON values in one file and broke
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any, TextIO
 
 from stopwise.data.errors import DataError
 from stopwise.data.importers.toolbox import ImportProblem, clean_json, first_line
+from stopwise.data.records import Trajectory
 
 # NaN is read as null, infinities stay (a log-probability may be -inf), control characters in texts are let through
 _DECODER = json.JSONDecoder(
@@ -88,6 +89,31 @@ def json_values(path: Path) -> Iterator[JsonValue | ImportProblem]:
             return
         text = "".join(head) + source.read()
     yield from _values(path, text)
+
+
+def read_rows(
+    path: Path,
+    convert: Callable[[Any, int], Trajectory | str],
+    is_one: Callable[[list[Any]], bool] = lambda items: False,
+) -> Iterator[Trajectory | ImportProblem]:
+    """Trajectories of a file of rows: one JSON value, a list of rows, or one row a line.
+
+    Args:
+        path: the file; raises as `open_text`.
+        convert: the trajectory of a row, or the reason why there is none; also given the row's number, from 1.
+        is_one: whether a list is itself one row (a bare list of messages), and not a list of rows.
+    """
+    number = 0
+    for value in json_values(path):
+        if isinstance(value, ImportProblem):
+            yield value
+            continue
+        many = isinstance(value.value, list) and not is_one(value.value)
+        for place, row in enumerate(value.value if many else [value.value], 1):
+            number += 1
+            where = ", ".join(filter(None, (value.where, f"record {place}"))) if many else value.where
+            found = convert(row, number)
+            yield ImportProblem(str(path), where, found) if isinstance(found, str) else found
 
 
 def load_json(text: str) -> Any:

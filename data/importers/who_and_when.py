@@ -17,7 +17,7 @@ from typing import Any
 from stopwise.data.importers.chat import message_text
 from stopwise.data.importers.conversation import searches_in_code
 from stopwise.data.importers.results import parse_results
-from stopwise.data.importers.sources import json_values
+from stopwise.data.importers.sources import read_rows
 from stopwise.data.importers.toolbox import (
     ImportProblem,
     Sample,
@@ -49,17 +49,7 @@ def evidence(sample: Sample) -> float:
 
 def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
     """Trajectories of Who&When files: one object, a list, or one a line."""
-    number = 0
-    for value in json_values(path):
-        if isinstance(value, ImportProblem):
-            yield value
-            continue
-        many = isinstance(value.value, list)
-        for place, row in enumerate(value.value if many else [value.value], 1):
-            number += 1
-            where = f"record {place}" if many else value.where
-            found = _row(row, path.stem if number == 1 else f"row-{number}", tools)
-            yield ImportProblem(str(path), where, found) if isinstance(found, str) else found
+    yield from read_rows(path, lambda row, number: _row(row, path.stem if number == 1 else f"row-{number}", tools))
 
 
 def _row(row: Any, name: str, tools: Tools) -> Trajectory | str:

@@ -91,5 +91,5 @@ def test_ends_and_crashes(read_as, problems_as):
         "line 1: found null; expected an object with full_traces",
         "line 2: full_traces: found neither a tool call nor a final response",
         "line 3: problem: found no question",
-        "record 1: found a number; expected an object with full_traces",
+        "line 4, record 1: found a number; expected an object with full_traces",
     ]

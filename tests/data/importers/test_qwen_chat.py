@@ -122,5 +122,5 @@ def test_what_is_no_chat_is_a_problem(problems_as):
         "line 1: messages: found a number; expected a list",
         "line 2: found no message of an assistant",
         "line 3: found no question: no message of a user",
-        "record 1: found a number; expected an object with messages",
+        "line 4, record 1: found a number; expected an object with messages",
     ]

@@ -94,5 +94,5 @@ def test_what_is_no_log_is_a_problem(problems_as):
     assert problems_as("who_and_when", {"history": []}, _row(7), [7]) == [
         "line 1: question: found none",
         "line 2: history: found a number; expected a list",
-        "record 1: found a number; expected an object with history",
+        "line 3, record 1: found a number; expected an object with history",
     ]
