@@ -27,6 +27,10 @@ FORMATS = {
     "langchain": "stopwise.data.importers.langchain",
     "otel": "stopwise.data.importers.otel",
     "who_and_when": "stopwise.data.importers.who_and_when",
+    "browsecomp_plus": "stopwise.data.importers.browsecomp_plus",
+    "responses": "stopwise.data.importers.responses",
+    "smolagents": "stopwise.data.importers.smolagents",
+    "atif": "stopwise.data.importers.atif",
     "stopwise": "stopwise.data.importers.stopwise_jsonl",
 }
 
