@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol, cast
 
-from stopwise.data.errors import UsageError
+from stopwise.data.errors import DataError, UsageError
+from stopwise.data.importers.inputs import expand
 from stopwise.data.importers.toolbox import ImportProblem, Sample
 from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import Trajectory
@@ -63,48 +64,84 @@ def importer(format: str) -> Importer:
     return cast(Importer, importlib.import_module(FORMATS[format]))
 
 
-def choose(paths: Sequence[Path], format: str = "auto") -> list[Source]:
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an import will read."""
+
+    sources: tuple[Source, ...]
+    skipped: tuple[ImportProblem, ...]  # files of folders and patterns that are in no known format
+
+
+def choose(paths: Sequence[Path], format: str = "auto") -> Plan:
     """Say for each file how it will be read.
 
+    Args:
+        paths: files, folders or patterns.
+        format: a key of `FORMATS`, or "auto" to go by content.
+
     Raises:
-        DataError: a file cannot be read, or its format is not clear.
+        DataError: a file that was named cannot be read or its format is not clear, or no file of a folder is a log.
         UsageError: there is no such format.
     """
     from stopwise.data.importers.detect import sniff
 
     if format != "auto":
         importer(format)
-        return [Source(Path(path), format) for path in paths]
-    chosen = [(Path(path), sniff(Path(path))) for path in paths]
-    return [Source(path, choice.format, choice.runner_up) for path, choice in chosen]
+        return Plan(tuple(Source(item.path, format) for item in expand(paths)), ())
+    sources: list[Source] = []
+    skipped: list[ImportProblem] = []
+    inputs = expand(paths)
+    for item in inputs:
+        try:
+            choice = sniff(item.path)
+        except DataError as error:
+            if item.named or len(inputs) == 1:
+                raise
+            skipped.append(_problem(item.path, error))
+        else:
+            sources.append(Source(item.path, choice.format, choice.runner_up))
+    if not sources:
+        raise DataError(f"{paths[0]}: none of its {len(skipped)} files is a log; the first: {skipped[0]}")
+    return Plan(tuple(sources), tuple(skipped))
+
+
+def _problem(path: Path, error: DataError) -> ImportProblem:
+    return ImportProblem(str(path), "", str(error).removeprefix(f"{path}: "))
 
 
 def read_logs(
     paths: Sequence[Path], format: str = "auto", tools: Tools = TOOLS
 ) -> Iterator[Trajectory | ImportProblem]:
     """Trajectories of all files in order, streamed; raises as `choose`."""
-    yield from read_sources(choose(paths, format), tools)
+    plan = choose(paths, format)
+    yield from plan.skipped
+    yield from read_sources(plan.sources, tools)
 
 
 def read_sources(sources: Sequence[Source], tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
     """Trajectories of chosen files in order, streamed, their ids made unique.
 
     With several files an id begins with its file's path below the folder that they share; an id that comes again in one
-    file gets ``#2``, ``#3`` and so on.
+    file gets ``#2``, ``#3`` and so on. A file that cannot be read to its end is a problem.
     """
     folder = os.path.commonpath([source.path.absolute().parent for source in sources]) if sources else ""
     for source in sources:
         prefix = ""
         if len(sources) > 1:
-            prefix = Path(os.path.relpath(source.path.absolute(), folder)).with_suffix("").as_posix() + "/"
+            prefix = Path(os.path.relpath(source.path.absolute(), folder)).with_suffix("").as_posix()
         seen: set[int] = set()  # hashes: ids of a large file take much memory
-        for found in importer(source.format).read(source.path, tools):
-            if isinstance(found, ImportProblem):
-                yield found
-                continue
-            name, number = found.id, 1
-            while hash(name) in seen:
-                number += 1
-                name = f"{found.id}#{number}"
-            seen.add(hash(name))
-            yield found if not prefix and name == found.id else replace(found, id=prefix + name)
+        try:
+            for found in importer(source.format).read(source.path, tools):
+                if isinstance(found, ImportProblem):
+                    yield found
+                    continue
+                name, number = found.id, 1
+                while hash(name) in seen:
+                    number += 1
+                    name = f"{found.id}#{number}"
+                seen.add(hash(name))
+                if prefix:  # a file that is named as its only run needs no second name
+                    name = prefix if name == source.path.stem else f"{prefix}/{name}"
+                yield found if name == found.id else replace(found, id=name)
+        except DataError as error:
+            yield _problem(source.path, error)

@@ -3,6 +3,7 @@
 Byte order marks, CRLF, invalid UTF-8, several JSON values in one file and broken lines are all met in real logs.
 """
 
+import io
 import json
 import math
 import re
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from stopwise.data.errors import DataError
+from stopwise.data.importers.inputs import open_binary
 from stopwise.data.importers.toolbox import ImportProblem, clean_json, first_line
 from stopwise.data.records import Trajectory
 
@@ -34,14 +36,16 @@ class JsonValue:
 
 
 def open_text(path: Path) -> TextIO:
-    """Open a log for reading as text: a byte order mark is dropped, bytes that are not UTF-8 become U+FFFD.
+    """Open a log for reading as text, unpacked where it is compressed (gzip, Zstandard).
+
+    A byte order mark is dropped, bytes that are not UTF-8 become U+FFFD.
 
     Raises:
         DataError: there is no such file, or it is a folder, empty, binary, or not readable.
     """
     path = Path(path)
     try:
-        with path.open("rb") as source:
+        with open_binary(path) as source:
             head = source.read(_SAMPLE_BYTES)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
@@ -53,7 +57,7 @@ def open_text(path: Path) -> TextIO:
         raise DataError(f"{path}: is empty; expected a log")
     if is_binary(head):
         raise DataError(f"{path}: is a binary file; expected a log as text or JSON")
-    return path.open(encoding="utf-8-sig", errors="replace")
+    return io.TextIOWrapper(open_binary(path), encoding="utf-8-sig", errors="replace")
 
 
 def is_binary(head: bytes) -> bool:

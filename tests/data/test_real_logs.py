@@ -16,9 +16,9 @@ pytestmark = pytest.mark.skipif(not LOGS, reason="STOPWISE_REAL_LOGS names no fo
 def _read(format: str, *patterns: str) -> list[Trajectory]:
     """All trajectories of the files, which must be recognised as `format` and hold no problem."""
     paths = sorted(path for pattern in patterns for path in Path(LOGS or "").glob(pattern))
-    sources = choose(paths)
-    assert {source.format for source in sources} == {format}
-    found = list(read_sources(sources))
+    plan = choose(paths)
+    assert {source.format for source in plan.sources} == {format}
+    found = list(read_sources(plan.sources))
     assert [str(item) for item in found if not isinstance(item, Trajectory)] == []
     return found  # pyright: ignore[reportReturnType]
 
