@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stopwise.data.importers.sources import JsonValue, json_values, open_text, read_text
+from stopwise.data.importers.results import split_results
+from stopwise.data.importers.sources import open_text, read_rows, read_text
 from stopwise.data.importers.toolbox import (
     ImportProblem,
     Sample,
@@ -19,9 +20,9 @@ from stopwise.data.importers.toolbox import (
     error_text,
     optional_text,
     question_id,
-    split_results,
     verdict,
 )
+from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import EndedBy, Step, Trajectory
 
 PICTURE = "<search> query </search> <information>Doc 1(Title: ..) ..</information> <answer> .. </answer>"
@@ -66,19 +67,12 @@ def evidence(sample: Sample) -> float:
     return 0.0
 
 
-def read(path: Path) -> Iterator[Trajectory | ImportProblem]:
-    """Trajectories of JSON rows with a generation, or of a text file of chats."""
+def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
+    """Trajectories of JSON rows with a generation, or of a text file of chats; tags name the searches, not `tools`."""
     with open_text(path) as source:
         first = source.read(4096).lstrip()[:1]
     if first in ("{", "["):
-        number = 0
-        for value in json_values(path):
-            if isinstance(value, ImportProblem):
-                yield value
-                continue
-            for row in value.value if isinstance(value.value, list) else [value.value]:
-                number += 1
-                yield _row(path, row, value, number)
+        yield from read_rows(path, _row)
     else:
         yield from _read_text(path)
 
@@ -92,18 +86,17 @@ def _generation(row: dict[str, Any]) -> str | None:
     return max(texts, key=lambda text: len(_OPENING.findall(text)), default=None)
 
 
-def _row(path: Path, row: Any, source: JsonValue, number: int) -> Trajectory | ImportProblem:
-    where = source.where or f"record {number}"
+def _row(row: Any, number: int) -> Trajectory | str:
     if not isinstance(row, dict):
-        return ImportProblem(str(path), where, f"found {describe(row)}; expected an object")
+        return f"found {describe(row)}; expected an object"
     text = _generation(row)
     if text is None:
-        return ImportProblem(str(path), where, "found no generated text (gen_text_store, generated_text, response, ..)")
+        return "found no generated text (gen_text_store, generated_text, response, ..)"
     question = optional_text(row.get("question"))
     steps = tuple(tagged_steps(text))
     written = next((step.queries[0] for step in reversed(steps) if step.kind == "answer" and step.queries), None)
     if question is None:
-        return ImportProblem(str(path), where, f"question: found {describe(row.get('question'))}; expected text")
+        return f"question: found {describe(row.get('question'))}; expected text"
     answer = next((found for key in _ANSWER_KEYS if (found := optional_text(row.get(key)))), None) or written
     references = next((found for key in _REFERENCE_KEYS if (found := answer_texts(row.get(key)))), [])
     correct = next((verdict(row[key]) for key in _VERDICT_KEYS if row.get(key) is not None), None)

@@ -3,17 +3,20 @@
 Byte order marks, CRLF, invalid UTF-8, several JSON values in one file and broken lines are all met in real logs.
 """
 
+import io
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
 from stopwise.data.errors import DataError
+from stopwise.data.importers.inputs import open_binary
 from stopwise.data.importers.toolbox import ImportProblem, clean_json, first_line
+from stopwise.data.records import Trajectory
 
 # NaN is read as null, infinities stay (a log-probability may be -inf), control characters in texts are let through
 _DECODER = json.JSONDecoder(
@@ -33,14 +36,16 @@ class JsonValue:
 
 
 def open_text(path: Path) -> TextIO:
-    """Open a log for reading as text: a byte order mark is dropped, bytes that are not UTF-8 become U+FFFD.
+    """Open a log for reading as text, unpacked where it is compressed (gzip, Zstandard).
+
+    A byte order mark is dropped, bytes that are not UTF-8 become U+FFFD.
 
     Raises:
         DataError: there is no such file, or it is a folder, empty, binary, or not readable.
     """
     path = Path(path)
     try:
-        with path.open("rb") as source:
+        with open_binary(path) as source:
             head = source.read(_SAMPLE_BYTES)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
@@ -52,7 +57,7 @@ def open_text(path: Path) -> TextIO:
         raise DataError(f"{path}: is empty; expected a log")
     if is_binary(head):
         raise DataError(f"{path}: is a binary file; expected a log as text or JSON")
-    return path.open(encoding="utf-8-sig", errors="replace")
+    return io.TextIOWrapper(open_binary(path), encoding="utf-8-sig", errors="replace")
 
 
 def is_binary(head: bytes) -> bool:
@@ -88,6 +93,31 @@ def json_values(path: Path) -> Iterator[JsonValue | ImportProblem]:
             return
         text = "".join(head) + source.read()
     yield from _values(path, text)
+
+
+def read_rows(
+    path: Path,
+    convert: Callable[[Any, int], Trajectory | str],
+    is_one: Callable[[list[Any]], bool] = lambda items: False,
+) -> Iterator[Trajectory | ImportProblem]:
+    """Trajectories of a file of rows: one JSON value, a list of rows, or one row a line.
+
+    Args:
+        path: the file; raises as `open_text`.
+        convert: the trajectory of a row, or the reason why there is none; also given the row's number, from 1.
+        is_one: whether a list is itself one row (a bare list of messages), and not a list of rows.
+    """
+    number = 0
+    for value in json_values(path):
+        if isinstance(value, ImportProblem):
+            yield value
+            continue
+        many = isinstance(value.value, list) and not is_one(value.value)
+        for place, row in enumerate(value.value if many else [value.value], 1):
+            number += 1
+            where = ", ".join(filter(None, (value.where, f"record {place}"))) if many else value.where
+            found = convert(row, number)
+            yield ImportProblem(str(path), where, found) if isinstance(found, str) else found
 
 
 def load_json(text: str) -> Any:

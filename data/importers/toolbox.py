@@ -101,8 +101,10 @@ def verdict(value: Any) -> bool | None:
 # Whole observations that are no documents: failures, refusals and empty results of the tools met in real logs.
 _ERROR = re.compile(
     r"""no\ (?:(?:more|relevant|search|matching)\ )?(?:results?|documents?)\b[^\n]{0,160}$
+    |no\ content\ (?:could\ be|was|is|found)\b
+    |\{\s*"(?:data":\s*null|error"|code":\s*[45]\d\d)
     |could\ not\ find\b
-    |\[[\w ]*\berror\]|(?:\w+\ )?error\ ?[:(\d]|traceback\ \(most\ recent
+    |\[[\w ]*\berror\]|\*\*error:?\*\*|(?:\w+\ )?error\ ?[:(\d]|traceback\ \(most\ recent
     |(?:tool|search|request|query)\ (?:call\ )?(?:failed|timed\ out)\b
     |invalid\ (?:action|tool|request|query|arguments?)\b
     |(?:maximum|max)\ (?:number\ of\ )?(?:tool\ calls?|searches|search\ calls?|turns?)\b.{0,40}\b(?:reached|exceeded)
@@ -110,6 +112,7 @@ _ERROR = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+_NO_TITLE = re.compile(r"^\s*#\s*(?:Untitled|None)\s*\n")  # what page readers put over a page without a title
 _EMPTY_RESULTS = {"", "[]", "{}", "null", "none", "n/a"}
 
 
@@ -118,7 +121,7 @@ def error_text(observation: str) -> str | None:
 
     A long text is content even if it begins like an error: errors are short, and documents speak of errors too.
     """
-    text = observation.strip()
+    text = _NO_TITLE.sub("", observation).strip()
     if text.lower() in _EMPTY_RESULTS:
         return "no results"
     return text if len(text) <= 2000 and _ERROR.match(text) else None
@@ -235,50 +238,6 @@ def normalise_question(question: str) -> str:
     return _SPACE.sub(" ", unicodedata.normalize("NFC", question)).strip().casefold()
 
 
-# Result lists in running text, one pattern a layout; the text of an item ends where the next item begins.
-_ITEM = re.compile(r"^[ \t]*(?:\((\d{1,4})\)|Doc(?:ument)?[ \t]*\[?(\d{1,4})\]?(?=[ \t]*[(:]))", re.MULTILINE)
-_TITLE_TEXT = re.compile(r"Title:(?P<title>.*?)(?:\s|^)(?:Text|Content):(?P<text>.*)", re.DOTALL)
-_TITLE_PAREN = re.compile(
-    r"[ \t]*:?[ \t]*\(Title:[ \t]*(?P<title>\"(?:[^\"]|\"\")*\"|[^)\n]*)\)(?P<text>.*)", re.DOTALL
-)
-_TITLE_GAP = re.compile(r"(?P<title>[^\n]{1,300}?) {3,}(?P<text>.*)", re.DOTALL)
-
-
-def _csv_unquote(field: str) -> str:
-    """Undo CSV quoting of one field; some corpora were written with it and never read back."""
-    if len(field) >= 2 and field[0] == field[-1] == '"':
-        return field[1:-1].replace('""', '"')
-    return field
-
-
-def split_results(text: str) -> tuple[Document, ...]:
-    """Documents of a numbered result list in running text, in order, ranks from 1.
-
-    Layouts: ``(1)Title: X Text: Y``, the same as one CSV-quoted field, ``(1)X   Y``, ``Doc 1(Title: "X") Y``. A text
-    without numbered items is one document; a blank one is none.
-    """
-    marks: list[re.Match[str]] = []
-    for mark in _ITEM.finditer(text):  # an item's number is the last one's plus one: "(2)" inside a text is no item
-        if int(mark[1] or mark[2]) == len(marks) + 1:
-            marks.append(mark)
-    if not marks:
-        only = make_document(text=text, rank=1)
-        return (only,) if only else ()
-    ends = [mark.start() for mark in marks[1:]] + [len(text)]
-    found = (
-        _item(text[mark.end() : end].strip(), rank) for rank, (mark, end) in enumerate(zip(marks, ends, strict=True), 1)
-    )
-    return tuple(document for document in found if document)
-
-
-def _item(body: str, rank: int) -> Document | None:
-    body = _csv_unquote(body)
-    match = _TITLE_PAREN.match(body) or _TITLE_TEXT.match(body) or _TITLE_GAP.match(body)
-    if match:
-        return make_document(title=_csv_unquote(match["title"].strip()), text=match["text"], rank=rank)
-    return make_document(text=body.removeprefix(":"), rank=rank)
-
-
 def first_line(text: str, limit: int = 120) -> str:
     """The first line of `text`, cut to `limit` characters, for messages."""
     line = clean_text(text).strip().split("\n", 1)[0]
@@ -297,3 +256,57 @@ def describe(value: Any) -> str:
         (dict, "an object"),
     )
     return next((name for kind, name in names if isinstance(value, kind)), type(value).__name__)
+
+
+# keys that logs use for one and the same thing, in the order of trust
+QUESTION_KEYS = ("question", "problem", "query", "task", "prompt", "input", "instruction")
+ID_KEYS = ("question_id", "query_id", "qid", "question_ID", "example_id", "task_id")
+REFERENCE_KEYS = (
+    "reference_answer", "ground_truth", "gold_answer", "golden_answers", "correct_answer", "gt", "reference", "answer",
+    "answers",
+)  # fmt: skip
+VERDICT_KEYS = ("correct", "is_correct", "is_corrected", "judge_correct", "em", "reward", "score")
+AGENT_KEYS = ("agent", "model", "model_name", "agent_name")
+DATASET_KEYS = ("dataset", "dataset_name", "benchmark", "source", "tag")
+
+
+@dataclass(frozen=True, slots=True)
+class RowFacts:
+    """What a log row says of a run beside its messages; None where it says nothing."""
+
+    id: str | None
+    question: str | None
+    question_id: str | None
+    references: tuple[str, ...]
+    correct: bool | None
+    agent: str | None
+    dataset: str | None
+
+    @property
+    def meta(self) -> dict[str, Any]:
+        """The reference answers, as `Trajectory.meta` holds them."""
+        found: dict[str, Any] = {}
+        if self.references:
+            found["reference_answer"] = self.references[0]
+        if len(self.references) > 1:
+            found["reference_answers"] = list(self.references)
+        return found
+
+
+def row_facts(row: Mapping[str, Any], reference_keys: Sequence[str] = REFERENCE_KEYS) -> RowFacts:
+    """The facts of a row under the keys that logs use for them; its ``metadata`` objects are looked into too."""
+    inner = [row, *(row[key] for key in ("metadata", "meta", "original_data") if isinstance(row.get(key), Mapping))]
+
+    def text(keys: Sequence[str]) -> str | None:
+        return next((found for part in inner for key in keys if (found := optional_text(part.get(key)))), None)
+
+    references = next((texts for part in inner for key in reference_keys if (texts := answer_texts(part.get(key)))), [])
+    return RowFacts(
+        id=optional_text(row.get("id")) or optional_text(row.get("trajectory_id")),
+        question=text(QUESTION_KEYS),
+        question_id=text(ID_KEYS),
+        references=tuple(references),
+        correct=next((label for key in VERDICT_KEYS if (label := verdict(row.get(key))) is not None), None),
+        agent=text(AGENT_KEYS),
+        dataset=text(DATASET_KEYS),
+    )
