@@ -10,7 +10,8 @@ from typing import Any, Protocol
 
 from stopwise.data.corpus import Query
 from stopwise.data.records import Action, AnswerProbe, Document, EndedBy, Step, Trajectory
-from stopwise.envs.arena.agents import NO_ANSWER, SEARCH_CAP, Agent, Turn
+from stopwise.envs.arena.agents import SEARCH_CAP, Agent, Turn
+from stopwise.envs.arena.belief import UNKNOWN
 from stopwise.envs.arena.retrievers import Retriever
 
 STOPPED_THOUGHT = "I am asked to answer now from what I have."
@@ -76,7 +77,7 @@ def episode(agent: Agent, query: Query, run_id: str, config: LoopConfig, oversee
         verdict = overseer.after_search(query, log.steps)
         log.judge(verdict)
         if verdict.action is Action.STOP:
-            turn = Turn("answer", STOPPED_THOUGHT, answer=agent.probe(log.steps) or NO_ANSWER)
+            turn = Turn("answer", STOPPED_THOUGHT, answer=agent.probe(log.steps) or UNKNOWN)
             log.answer(turn, None)
             return log.finish(turn.answer, "answer")
         if verdict.action is Action.INTERVENE and verdict.turn is not None and log.searches < SEARCH_CAP:
@@ -109,11 +110,11 @@ class _Log:
         self.steps[-1] = replace(self.steps[-1], logged_action=verdict.action, propensity=verdict.propensity)
 
     def attempt(self, turn: Turn, verdict: Verdict) -> None:
-        self.steps.append(Step("other", turn.thought, (turn.answer or NO_ANSWER,), logprobs=turn.logprobs))
+        self.steps.append(Step("other", turn.thought, (turn.answer or UNKNOWN,), logprobs=turn.logprobs))
         self.judge(verdict)
 
     def answer(self, turn: Turn, verdict: Verdict | None) -> None:
-        self.steps.append(Step("answer", turn.thought, (turn.answer or NO_ANSWER,), logprobs=turn.logprobs))
+        self.steps.append(Step("answer", turn.thought, (turn.answer or UNKNOWN,), logprobs=turn.logprobs))
         if verdict is not None:
             self.judge(verdict)
 

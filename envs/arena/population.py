@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from stopwise.data.corpus import Query
 from stopwise.data.records import Trajectory
-from stopwise.envs.arena.agents import AgentKind, ScriptedAgent
+from stopwise.envs.arena.agents import ScriptedAgent
+from stopwise.envs.arena.kinds import AgentKind
 from stopwise.envs.arena.loop import LoopConfig, episode, run_in_step
 from stopwise.envs.arena.puzzle import Reader, puzzle_of
 from stopwise.envs.arena.retrievers import Retriever

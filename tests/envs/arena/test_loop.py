@@ -6,7 +6,8 @@ import pytest
 
 from stopwise.data.corpus import Query
 from stopwise.data.records import Action, Document, Step, Trajectory
-from stopwise.envs.arena.agents import KINDS, ScriptedAgent, Turn
+from stopwise.envs.arena.agents import ScriptedAgent, Turn
+from stopwise.envs.arena.kinds import KINDS
 from stopwise.envs.arena.loop import LoopConfig, Verdict, episode, run_in_step
 from stopwise.envs.arena.population import BANDS, curves, figures, run_population, sample_queries
 from stopwise.envs.arena.puzzle import puzzle_of
