@@ -68,8 +68,8 @@ class Agent(Protocol):
         """Read the results of an injected turn, and change course if it obeys."""
         ...
 
-    def fork(self) -> "Agent":
-        """An independent copy that would go on in the same way."""
+    def fork(self, seed: str | None = None) -> "Agent":
+        """An independent copy; without a seed it goes on in the same way, with one by that seed's random numbers."""
         ...
 
 
@@ -180,9 +180,11 @@ class ScriptedAgent:
             self._dry = 0
             self.mode = "explore"
 
-    def fork(self) -> "ScriptedAgent":
-        """An independent copy; both draw the same numbers for the same purposes from here on."""
+    def fork(self, seed: str | None = None) -> "ScriptedAgent":
+        """See `Agent.fork`; what the agent is like stays, whatever the seed."""
         other = copy.copy(self)
+        if seed is not None:
+            other._chance = Chance(seed)
         other._belief = self._belief.copy()
         other._history = list(self._history)
         other._asked = dict(self._asked)
