@@ -15,7 +15,7 @@ from stopwise.data.corpus import read_corpus, read_queries
 from stopwise.data.records import Trajectory
 from stopwise.data.store import write_trajectories
 from stopwise.data.world.generate import WorldConfig, write_world
-from stopwise.envs.arena.agents import KINDS
+from stopwise.envs.arena.kinds import KINDS
 from stopwise.envs.arena.loop import LoopConfig
 from stopwise.envs.arena.population import figures, run_population, sample_queries
 from stopwise.envs.arena.puzzle import WorldReader

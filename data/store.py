@@ -13,6 +13,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
 from stopwise.data.errors import DataError
 from stopwise.data.files import atomic_path
 from stopwise.data.records import Action, AnswerProbe, Criterion, Document, Logprobs, Step, Trajectory

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from stopwise.data.compose import id_in_split
 from stopwise.data.corpus import CorpusDocument, CorpusWriter, Query, corpus_writer
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Criterion
-from stopwise.data.splits import SHARES, SPLITS, Split, split_of
+from stopwise.data.splits import SHARES, SPLITS, Split
 from stopwise.data.world.graph import Block, Entity, GraphConfig, expected_facts, make_block
 from stopwise.data.world.prose import ProseConfig, write_block
 from stopwise.data.world.questions import (
@@ -171,7 +172,7 @@ def _questions(
             if question is None or question.signature in asked or not _gold_fits(question, gold):
                 continue
             asked.add(question.signature)
-            yield _query(_question_id(number, block.split), question, gold, rng, vocabulary)
+            yield _query(id_in_split(f"w{number:05d}", block.split), question, gold, rng, vocabulary)
             break
         else:
             raise DataError(
@@ -186,16 +187,6 @@ def _gold_fits(question: DrawnQuestion, gold: dict[tuple[int, str], list[str]]) 
 
 def _clue_gold(clue: Clue, question: DrawnQuestion, gold: dict[tuple[int, str], list[str]]) -> list[str]:
     return gold[question.variables[clue.variable].index, clue.fact.key]
-
-
-def _question_id(number: int, split: Split) -> str:
-    """An id whose hash falls into the block's split: a letter is chosen, or two."""
-    letters = "abcdefghijklmnopqrstuvwxyz"
-    for suffix in (*letters, *(a + b for a in letters for b in letters)):
-        question_id = f"w{number:05d}{suffix}"
-        if split_of(question_id) == split:
-            return question_id
-    raise AssertionError(f"no suffix puts question {number} into {split}")  # (1 - 0.1) ** 702
 
 
 def _query(

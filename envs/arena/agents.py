@@ -9,12 +9,13 @@ the entropy of its own policy. What it notices in a document is luck of its own 
 import copy
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from stopwise.data.records import Document, Logprobs, Step
-from stopwise.envs.arena.belief import Belief
+from stopwise.envs.arena.belief import UNKNOWN, Belief
 from stopwise.envs.arena.chance import Chance, Choice, choose, softmax_weights
+from stopwise.envs.arena.kinds import AgentKind
 from stopwise.envs.arena.moves import (
     Move,
     chase_moves,
@@ -24,13 +25,11 @@ from stopwise.envs.arena.moves import (
     repeat_moves,
     rewordings,
 )
-from stopwise.envs.arena.puzzle import Puzzle, Reader
+from stopwise.envs.arena.puzzle import Finding, Puzzle, Reader
 
 SEARCH_CAP = 100  # searches that no agent exceeds
-NO_ANSWER = "unknown"  # what an agent without a candidate answers
 
 Mode = Literal["explore", "loop", "verify"]
-Range = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,145 +68,9 @@ class Agent(Protocol):
         """Read the results of an injected turn, and change course if it obeys."""
         ...
 
-    def fork(self) -> "Agent":
-        """An independent copy that would go on in the same way."""
+    def fork(self, seed: str | None = None) -> "Agent":
+        """An independent copy; without a seed it goes on in the same way, with one by that seed's random numbers."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class Temper:
-    """The parameters of one episode's agent."""
-
-    chase: float  # weight of checking candidates, against 1 for all kinds of moves together
-    clue: float  # weight of looking up clues
-    drift: float  # weight of following names that merely came up
-    repeat: float  # weight of repeating itself while exploring
-    temperature: float  # of the softmax over moves of a kind
-    enter_loop: float  # probability a turn of falling into a loop
-    leave_loop: float  # probability a turn of leaving it
-    enter_verify: float  # probability a turn of verifying although not all is found
-    verify_turns: float  # turns that verifying lasts
-    attention: float  # probability that it takes in what a document states
-    patience: float  # turns without news before it answers
-    satisfied: float  # believed coverage at which it verifies, then answers
-    budget: float  # searches after which it is cut
-    parallel: float  # probability of sending two queries at once
-    obedience: float = 0.7  # probability that it follows an intervention
-
-
-@dataclass(frozen=True, slots=True)
-class AgentKind:
-    """A population of agents: a range for each parameter, drawn uniformly for every episode."""
-
-    name: str
-    chase: Range
-    clue: Range
-    drift: Range
-    repeat: Range
-    temperature: Range
-    enter_loop: Range
-    leave_loop: Range
-    enter_verify: Range
-    verify_turns: Range
-    attention: Range
-    patience: Range
-    satisfied: Range
-    budget: Range
-    parallel: Range = (0.0, 0.0)
-    obedience: Range = (0.5, 0.9)
-
-    def draw(self, chance: Chance) -> Temper:
-        """Draw the parameters of one episode."""
-        ranges = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "name"}
-        return Temper(**{name: chance.between(*limits, "temper", name) for name, limits in ranges.items()})
-
-
-KINDS: dict[str, AgentKind] = {
-    kind.name: kind
-    for kind in (
-        AgentKind(
-            "chaser",  # follows every lead, rarely repeats itself
-            chase=(0.70, 0.90),
-            clue=(0.10, 0.20),
-            drift=(0.01, 0.05),
-            repeat=(0.01, 0.05),
-            temperature=(0.3, 0.6),
-            enter_loop=(0.04, 0.08),
-            leave_loop=(0.08, 0.15),
-            enter_verify=(0.01, 0.03),
-            verify_turns=(3, 7),
-            attention=(0.85, 0.95),
-            patience=(8, 13),
-            satisfied=(0.9, 1.0),
-            budget=(35, 50),
-        ),
-        AgentKind(
-            "verifier",  # checks what it has again and again before it answers
-            chase=(0.60, 0.75),
-            clue=(0.15, 0.25),
-            drift=(0.01, 0.05),
-            repeat=(0.03, 0.08),
-            temperature=(0.3, 0.6),
-            enter_loop=(0.03, 0.06),
-            leave_loop=(0.10, 0.16),
-            enter_verify=(0.06, 0.12),
-            verify_turns=(7, 15),
-            attention=(0.85, 0.95),
-            patience=(12, 18),
-            satisfied=(0.7, 0.9),
-            budget=(35, 50),
-        ),
-        AgentKind(
-            "rephraser",  # turns the same clues over and over, two wordings at a time
-            chase=(0.35, 0.55),
-            clue=(0.25, 0.40),
-            drift=(0.02, 0.06),
-            repeat=(0.08, 0.16),
-            temperature=(0.5, 0.9),
-            enter_loop=(0.12, 0.20),
-            leave_loop=(0.06, 0.12),
-            enter_verify=(0.01, 0.04),
-            verify_turns=(4, 9),
-            attention=(0.70, 0.85),
-            patience=(10, 16),
-            satisfied=(0.85, 1.0),
-            budget=(35, 50),
-            parallel=(0.2, 0.5),
-        ),
-        AgentKind(
-            "drifter",  # is led astray by whatever comes up
-            chase=(0.35, 0.55),
-            clue=(0.15, 0.25),
-            drift=(0.20, 0.40),
-            repeat=(0.02, 0.06),
-            temperature=(0.5, 0.9),
-            enter_loop=(0.05, 0.10),
-            leave_loop=(0.10, 0.18),
-            enter_verify=(0.01, 0.03),
-            verify_turns=(3, 6),
-            attention=(0.70, 0.85),
-            patience=(10, 16),
-            satisfied=(0.85, 1.0),
-            budget=(35, 50),
-        ),
-        AgentKind(
-            "quitter",  # answers as soon as it has something or has had enough
-            chase=(0.55, 0.75),
-            clue=(0.15, 0.30),
-            drift=(0.02, 0.08),
-            repeat=(0.03, 0.08),
-            temperature=(0.4, 0.7),
-            enter_loop=(0.06, 0.12),
-            leave_loop=(0.10, 0.18),
-            enter_verify=(0.01, 0.03),
-            verify_turns=(1, 3),
-            attention=(0.75, 0.90),
-            patience=(4, 7),
-            satisfied=(0.6, 0.8),
-            budget=(15, 25),
-        ),
-    )
-}
 
 
 class ScriptedAgent:
@@ -236,6 +99,7 @@ class ScriptedAgent:
         self._dry = 0  # turns since the last news
         self._verified = 0  # turns spent in the current verification
         self._loop: list[str] = []  # searches that the loop goes around
+        self._notes: list[Finding] | None = [] if kind.memory else None  # the memory bank
 
     @property
     def coverage(self) -> float:
@@ -264,7 +128,8 @@ class ScriptedAgent:
         for move in moves:
             self._asked[move.text] = self._asked.get(move.text, 0) + 1
             self._history.append(move.text)
-        return Turn("search", moves[0].thought(self._turn), tuple(dict.fromkeys(queries)), logprobs=_logprobs(drawn))
+        thought = self._summary() + moves[0].thought(self._turn)
+        return Turn("search", thought, tuple(dict.fromkeys(queries)), logprobs=_logprobs(drawn))
 
     def observe(self, documents: Sequence[Document]) -> None:
         """Read the results; each visit to a document is a new chance to take in what it states."""
@@ -273,7 +138,13 @@ class ScriptedAgent:
             self._names.extend(self._reader.names(document.id))
             visit = self._visits[document.id] = self._visits.get(document.id, 0) + 1
             if self._chance.uniform("read", document.id, visit) < self.temper.attention:
-                news |= self._belief.update(self._reader.findings(self._puzzle, document.id))
+                findings = self._reader.findings(self._puzzle, document.id)
+                if self._notes is not None:
+                    self._notes.extend(finding for finding in findings if finding not in self._notes)
+                news |= self._belief.update(findings)
+        if self._notes is not None:
+            while self._belief.update(self._notes):  # a note may make another one matter
+                news = True
         self._turn += 1
         self._dry = 0 if news else self._dry + 1
         self._verified = self._verified + 1 if self.mode == "verify" else 0
@@ -289,7 +160,8 @@ class ScriptedAgent:
         searches = sum(step.kind == "search" for step in history)
         if searches != self._turn:
             raise ValueError(f"the agent has seen {self._turn} searches, the history holds {searches}")
-        return self._belief.best(0)
+        answers = self._belief.answers()
+        return answers[0][0] if answers else None
 
     def send_on(self) -> None:
         """Go on after a refused attempt: patience starts anew, and so does exploring."""
@@ -308,15 +180,18 @@ class ScriptedAgent:
             self._dry = 0
             self.mode = "explore"
 
-    def fork(self) -> "ScriptedAgent":
-        """An independent copy; both draw the same numbers for the same purposes from here on."""
+    def fork(self, seed: str | None = None) -> "ScriptedAgent":
+        """See `Agent.fork`; what the agent is like stays, whatever the seed."""
         other = copy.copy(self)
+        if seed is not None:
+            other._chance = Chance(seed)
         other._belief = self._belief.copy()
         other._history = list(self._history)
         other._asked = dict(self._asked)
         other._names = list(self._names)
         other._visits = dict(self._visits)
         other._loop = list(self._loop)
+        other._notes = None if self._notes is None else list(self._notes)
         return other
 
     def _change_mode(self, drawn: list[Choice]) -> None:
@@ -379,15 +254,27 @@ class ScriptedAgent:
         drawn.append(choice)
         return variants[choice.index]
 
+    def _summary(self) -> str:
+        """What the memory bank holds, in a sentence; empty for agents without one."""
+        if self._notes is None or self._turn == 0:
+            return ""
+        if not self._notes:
+            return "My notes are empty so far. "
+        best = dict.fromkeys(name for name in map(self._belief.best, range(len(self._puzzle.nouns))) if name)
+        covered = sum(self._belief.covers(number) for number in range(len(self._puzzle.clues)))
+        names = f" Names to keep: {', '.join(best)}." if best else ""
+        return f"My notes cover {covered} of {len(self._puzzle.clues)} points.{names} "
+
     def _answer(self, reason: str) -> Turn:
         """Draw an answer among the candidates for what is asked, by their evidence."""
-        ranked = self._belief.ranked(0)
-        if not ranked:
-            return Turn("answer", f"{reason} I have no name to offer.", answer=NO_ANSWER)
-        weights = softmax_weights([candidate.evidence for _, candidate in ranked], self.temper.temperature)
-        choice = choose(weights, self._number("answer"))
-        name = ranked[choice.index][0]
-        return Turn("answer", f"{reason} I think it is {name}.", answer=name, logprobs=_logprobs([choice]))
+        answers = self._belief.answers()
+        if not answers:
+            return Turn("answer", f"{reason} I have no name to offer.", answer=UNKNOWN)
+        choice = choose(
+            softmax_weights([evidence for _, evidence in answers], self.temper.temperature), self._number("answer")
+        )
+        answer = answers[choice.index][0]
+        return Turn("answer", f"{reason} I think it is {answer}.", answer=answer, logprobs=_logprobs([choice]))
 
     def _number(self, *purpose: str) -> float:
         return self._chance.uniform(self._turn, *purpose)

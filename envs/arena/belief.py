@@ -3,11 +3,15 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from stopwise.data.compose import ANSWER_SEPARATOR
 from stopwise.envs.arena.puzzle import Finding, Puzzle
+
+UNKNOWN = "unknown"  # the answer of an agent without a candidate
 
 SPECIFIC_GAIN, BROAD_GAIN = 1.5, 0.5  # evidence that an attribute match adds to a candidate
 LINK_GAIN = 0.3  # evidence that a relation adds by itself
 LINK_TRANSFER = 0.5  # share of the object's evidence that a relation passes to its subject
+LEAD_EVIDENCE = 0.4  # evidence of a name that stands beside something found
 OBJECT_TRANSFER = 0.6  # share of the subject's evidence that the object has at least
 
 
@@ -50,6 +54,8 @@ class Belief:
         news = False
         for finding in findings:
             clue = self.puzzle.clues[finding.clue]
+            if finding.leads:
+                self._lead(finding, clue.part)
             subjects = self.candidates[clue.variable]
             if finding.object is None:
                 gain = SPECIFIC_GAIN if clue.specific else BROAD_GAIN
@@ -65,6 +71,14 @@ class Belief:
             other = objects.setdefault(finding.object, Candidate())
             other.evidence = max(other.evidence, OBJECT_TRANSFER * subjects[finding.subject].evidence)
         return news
+
+    def _lead(self, finding: Finding, part: int) -> None:
+        """Names beside a finding become candidates for the other clues of its part."""
+        for number in self.puzzle.parts[part].clues:
+            if number != finding.clue:
+                names = self.candidates[self.puzzle.clues[number].variable]
+                for name in finding.leads:
+                    names.setdefault(name, Candidate(evidence=LEAD_EVIDENCE))
 
     def _match(self, subjects: dict[str, Candidate], name: str, clue: int, gain: float) -> bool:
         candidate = subjects.setdefault(name, Candidate())
@@ -87,6 +101,21 @@ class Belief:
         """Whether the best candidate of the clue's variable fits it."""
         ranked = self.ranked(self.puzzle.clues[clue].variable)
         return bool(ranked) and clue in ranked[0][1].matched
+
+    def answers(self) -> list[tuple[str, float]]:
+        """Answers that the agent could give, with their evidence, best first; empty when it has none.
+
+        To a question of parts there is one: what is known of each part, and "unknown" for the rest.
+        """
+        if not self.puzzle.parts:
+            return [(name, candidate.evidence) for name, candidate in self.ranked(0)]
+        known = [all(self.covers(number) for number in part.clues) for part in self.puzzle.parts]
+        if not any(known):
+            return []
+        told = (
+            part.answer if known_part else UNKNOWN for part, known_part in zip(self.puzzle.parts, known, strict=True)
+        )
+        return [(ANSWER_SEPARATOR.join(told), 1.0)]
 
     @property
     def coverage(self) -> float:

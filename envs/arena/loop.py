@@ -1,22 +1,28 @@
-"""The closed loop: an agent searches a corpus for real, an overseer may send it on, redirect it or stop it.
+"""The closed loop: an agent searches a corpus for real, an overseer may redirect it or stop it.
 
-An episode is a generator: it yields the queries of a turn and is sent their results. So one episode can be run by
-itself, and many in step, with one call to the retriever for all their queries.
+A `Run` is a state that waits for search results. So one run can be driven by itself, many can be driven side by side
+with one call to the retriever for all their queries, and a run can be forked at any of its states.
 """
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from stopwise.data.corpus import Query
 from stopwise.data.records import Action, AnswerProbe, Document, EndedBy, Step, Trajectory
-from stopwise.envs.arena.agents import NO_ANSWER, SEARCH_CAP, Agent, Turn
+from stopwise.envs.arena.agents import SEARCH_CAP, Agent, Turn
+from stopwise.envs.arena.belief import UNKNOWN
 from stopwise.envs.arena.retrievers import Retriever
 
 STOPPED_THOUGHT = "I am asked to answer now from what I have."
 
-Results = list[tuple[Document, ...]]  # of one turn's queries
-Episode = Generator[tuple[str, ...], Results, Trajectory]
+
+@dataclass(frozen=True, slots=True)
+class Injection:
+    """A search that is made in the agent's place, and charged like its own."""
+
+    turn: Turn
+    redirects: bool = True  # the agent is told to change course; else it only reads the results
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +31,7 @@ class Verdict:
 
     action: Action = Action.CONTINUE
     propensity: float | None = None  # probability with which it chose that action
-    turn: Turn | None = None  # for INTERVENE: the search that is injected
+    injection: Injection | None = None  # with INTERVENE: the search to make; None only sends the agent on
 
 
 class Overseer(Protocol):
@@ -36,94 +42,184 @@ class Overseer(Protocol):
         ...
 
     def at_attempt(self, question: Query, steps: Sequence[Step], answer: str | None) -> Verdict:
-        """Judge the agent's attempt to answer; CONTINUE sends it on, STOP lets it answer."""
+        """Judge the agent's attempt to answer: INTERVENE sends it on, everything else lets it answer."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LoopConfig:
-    """How episodes are run."""
+    """How runs are made."""
 
     k: int = 5  # documents a query
     dataset: str = "world"  # name that trajectories carry
     probe: bool = True  # ask the agent for its answer after every search
+    forkable: bool = False  # keep what `Run.fork` needs: a copy of the agent a turn
 
 
-def episode(agent: Agent, query: Query, run_id: str, config: LoopConfig, overseer: Overseer | None = None) -> Episode:
-    """Run one agent on one question; yields queries, is sent results, returns the trajectory.
+class Run:
+    """One agent on one question.
 
     Without an overseer the agent's first attempt to answer ends the run. A refused attempt stays in the log as a step
     of kind "other". A stop makes the agent answer from what it has.
+
+    Args:
+        agent: a fresh agent.
+        query: the question.
+        run_id: tells runs of one agent kind on one question apart.
+        config: how it is run.
+        overseer: judges every decision point of this run, and of no other.
     """
-    log = _Log(agent, query, run_id, config)
-    while True:
-        turn = agent.turn()
-        if turn.kind == "cut":
-            return log.finish(None, "budget")
-        if turn.kind == "answer":
-            verdict = overseer.at_attempt(query, log.steps, turn.answer) if overseer else Verdict(Action.STOP)
-            if verdict.action is Action.STOP or log.searches >= SEARCH_CAP:
-                log.answer(turn, verdict if overseer else None)
-                return log.finish(turn.answer, "answer")
-            log.attempt(turn, verdict)
-            agent.send_on()
-            continue
-        documents = _merge((yield turn.queries))
-        agent.observe(documents)
-        log.search(turn, documents)
-        if overseer is None:
-            continue
-        verdict = overseer.after_search(query, log.steps)
-        log.judge(verdict)
-        if verdict.action is Action.STOP:
-            turn = Turn("answer", STOPPED_THOUGHT, answer=agent.probe(log.steps) or NO_ANSWER)
-            log.answer(turn, None)
-            return log.finish(turn.answer, "answer")
-        if verdict.action is Action.INTERVENE and verdict.turn is not None and log.searches < SEARCH_CAP:
-            documents = _merge((yield verdict.turn.queries))
-            agent.intervene(verdict.turn.queries, documents)
-            log.search(verdict.turn, documents)
 
-
-class _Log:
-    """The run as it is written down."""
-
-    def __init__(self, agent: Agent, query: Query, run_id: str, config: LoopConfig) -> None:
-        self._agent = agent
-        self._query = query
+    def __init__(
+        self, agent: Agent, query: Query, run_id: str, config: LoopConfig, overseer: Overseer | None = None
+    ) -> None:
+        self.agent = agent
+        self.query = query
+        self.steps: list[Step] = []
+        self.searches = 0  # made so far, injected ones included
+        self.queries: tuple[str, ...] = ()  # what it waits for; empty when it is over
         self._run_id = run_id
         self._config = config
-        self.steps: list[Step] = []
-        self.searches = 0
+        self._overseer = overseer
+        self._before_turn: Agent | None = None  # the agent as it was before it drew the turn that is waited for
+        self._turn: Turn | None = None  # the search that it waits for
+        self._injection: Injection | None = None  # set when that search is injected
+        self._trajectory: Trajectory | None = None
+        self._next()
 
-    def search(self, turn: Turn, documents: tuple[Document, ...]) -> None:
+    @property
+    def id(self) -> str:
+        """The trajectory's id."""
+        return f"{self._config.dataset}/{self.agent.kind}/{self.query.id}/{self._run_id}"
+
+    @property
+    def trajectory(self) -> Trajectory:
+        """The finished run.
+
+        Raises:
+            ValueError: it is not over.
+        """
+        if self._trajectory is None:
+            raise ValueError(f"run {self.id} still waits for results")
+        return self._trajectory
+
+    @property
+    def steps_at_search(self) -> Sequence[Step]:
+        """The steps up to the last search: the state in which the last decision is taken."""
+        last = max((number for number, step in enumerate(self.steps) if step.kind == "search"), default=-1)
+        return self.steps[: last + 1]
+
+    def receive(self, results: Sequence[Sequence[Document]]) -> None:
+        """Take in the results of `queries`, one sequence a query, and go on to the next search or to the end."""
+        assert self._turn is not None
+        documents = _merge(results)
+        if self._injection is not None and self._injection.redirects:
+            self.agent.intervene(self._turn.queries, documents)
+        else:
+            self.agent.observe(documents)
+        self.searches += 1
+        self._log_search(self._turn, documents)
+        self._turn, self._injection = None, None
+        verdict = Verdict()
+        if self._overseer is not None:
+            verdict = self._overseer.after_search(self.query, self.steps)
+            self._judge(verdict)
+        if verdict.action is Action.STOP:
+            answer = self.agent.probe(self.steps) or UNKNOWN
+            self._finish(Turn("answer", STOPPED_THOUGHT, answer=answer), "answer")
+        elif verdict.action is Action.INTERVENE:
+            self._inject(verdict.injection)
+        else:
+            self._next()
+
+    def fork(self, run_id: str, seed: str, injection: Injection | None = None) -> "Run":
+        """A copy without the overseer, that goes on from the state after the last search, even if the run is over.
+
+        Args:
+            run_id: of the copy.
+            seed: of everything that is random from here on; forks with one seed share their random numbers.
+            injection: a search to make first.
+
+        Raises:
+            ValueError: the run was not made forkable.
+        """
+        if self._before_turn is None:
+            raise ValueError(f"run {self.id} keeps no copies; set LoopConfig.forkable")
+        other = Run.__new__(Run)
+        other.agent = self._before_turn.fork(seed)
+        other.query, other.searches = self.query, self.searches
+        other.steps = list(self.steps_at_search)
+        other.queries = ()
+        other._run_id, other._config, other._overseer = run_id, replace(self._config, forkable=False), None
+        other._before_turn = None
+        other._turn, other._injection, other._trajectory = None, None, None
+        if injection is None:
+            other._next()
+        else:
+            other._inject(injection)
+        return other
+
+    def _next(self) -> None:
+        """Ask the agent for its next turn, until it searches or the run is over."""
+        while True:
+            self._keep()
+            turn = self.agent.turn()
+            if turn.kind == "search":
+                self._wait(turn, None)
+                return
+            if turn.kind == "cut":
+                self._finish(turn, "budget")
+                return
+            verdict = Verdict(Action.STOP)
+            if self._overseer is not None:
+                verdict = self._overseer.at_attempt(self.query, self.steps, turn.answer)
+            if verdict.action is not Action.INTERVENE or self.searches >= SEARCH_CAP:
+                self._finish(turn, "answer", verdict if self._overseer is not None else None)
+                return
+            self.steps.append(Step("other", turn.thought, (turn.answer or UNKNOWN,), logprobs=turn.logprobs))
+            self._judge(verdict)
+            self.agent.send_on()
+            if verdict.injection is not None:
+                self._inject(verdict.injection)
+                return
+
+    def _inject(self, injection: Injection | None) -> None:
+        if injection is None or self.searches >= SEARCH_CAP:
+            self._next()
+        else:
+            self._keep()
+            self._wait(injection.turn, injection)
+
+    def _keep(self) -> None:
+        if self._config.forkable:
+            self._before_turn = self.agent.fork()
+
+    def _wait(self, turn: Turn, injection: Injection | None) -> None:
+        self._turn, self._injection, self.queries = turn, injection, turn.queries
+
+    def _log_search(self, turn: Turn, documents: tuple[Document, ...]) -> None:
         step = Step("search", turn.thought, turn.queries, documents, logprobs=turn.logprobs)
         self.steps.append(step)
-        self.searches += 1
         if self._config.probe:
-            answer = self._agent.probe(self.steps)
+            answer = self.agent.probe(self.steps)
             correct = None if answer is None else self._is_correct(answer)
             self.steps[-1] = replace(step, answer_probe=AnswerProbe(answer, correct))
 
-    def judge(self, verdict: Verdict) -> None:
+    def _judge(self, verdict: Verdict) -> None:
         self.steps[-1] = replace(self.steps[-1], logged_action=verdict.action, propensity=verdict.propensity)
 
-    def attempt(self, turn: Turn, verdict: Verdict) -> None:
-        self.steps.append(Step("other", turn.thought, (turn.answer or NO_ANSWER,), logprobs=turn.logprobs))
-        self.judge(verdict)
-
-    def answer(self, turn: Turn, verdict: Verdict | None) -> None:
-        self.steps.append(Step("answer", turn.thought, (turn.answer or NO_ANSWER,), logprobs=turn.logprobs))
-        if verdict is not None:
-            self.judge(verdict)
-
-    def finish(self, answer: str | None, ended_by: EndedBy) -> Trajectory:
-        query, config, agent = self._query, self._config, self._agent
+    def _finish(self, turn: Turn, ended_by: EndedBy, verdict: Verdict | None = None) -> None:
+        query, answer = self.query, turn.answer
+        if answer is not None:
+            self.steps.append(Step("answer", turn.thought, (answer,), logprobs=turn.logprobs))
+            if verdict is not None:
+                self._judge(verdict)
         meta: dict[str, Any] = {"run": self._run_id}
         if query.answer is not None:
             meta["reference_answer"] = query.answer
-        return Trajectory(
-            id=f"{config.dataset}/{agent.kind}/{query.id}/{self._run_id}",
+        self.queries = ()
+        self._trajectory = Trajectory(
+            id=self.id,
             question_id=query.id,
             question=query.text,
             steps=tuple(self.steps),
@@ -131,14 +227,14 @@ class _Log:
             answer=answer,
             correct=None if query.answer is None else answer is not None and self._is_correct(answer),
             gold_ids=query.gold_ids,
-            agent=agent.kind,
-            dataset=config.dataset,
+            agent=self.agent.kind,
+            dataset=self._config.dataset,
             ended_by=ended_by,
             meta=meta,
         )
 
     def _is_correct(self, answer: str) -> bool | None:
-        return None if self._query.answer is None else is_correct(answer, self._query.answer)
+        return None if self.query.answer is None else is_correct(answer, self.query.answer)
 
 
 def is_correct(answer: str, reference: str) -> bool:
@@ -146,37 +242,46 @@ def is_correct(answer: str, reference: str) -> bool:
     return answer.strip().casefold() == reference.strip().casefold()
 
 
-def run_in_step(episodes: Iterable[Episode], retriever: Retriever, k: int) -> Iterator[Trajectory]:
-    """Run episodes side by side, all their queries of a round in one retriever call; yields them in the given order."""
-    running = list(episodes)
-    finished: dict[int, Trajectory] = {}
-    waiting: dict[int, tuple[str, ...]] = {}
-    for number, run in enumerate(running):
-        _advance(number, run, None, waiting, finished)
+def run_in_step(
+    runs: Iterable[Run],
+    retriever: Retriever,
+    k: int,
+    after_search: Callable[[Run], Iterable[Run]] | None = None,
+) -> Iterator[Trajectory]:
+    """Drive runs side by side, all their queries of a round in one retriever call.
+
+    Args:
+        runs: fresh runs.
+        retriever: answers their queries.
+        k: documents a query.
+        after_search: called with each run after each of its searches; the runs that it returns (forks) are
+            driven too, but not passed to it.
+
+    Yields:
+        The trajectories of `runs` in their order, then those of the forks in the order of their making.
+    """
+    driven = list(runs)
+    forks: list[Run] = []
+    waiting = [run for run in driven if run.queries]
+    known = {id(run) for run in driven}
     while waiting:
-        queries = tuple(dict.fromkeys(query for asked in waiting.values() for query in asked))
+        queries = tuple(dict.fromkeys(query for run in waiting for query in run.queries))
         found = dict(zip(queries, retriever.search(queries, k), strict=True))
-        asked_now, waiting = waiting, {}
-        for number, asked in asked_now.items():
-            _advance(number, running[number], [found[query] for query in asked], waiting, finished)
-    for number in range(len(running)):
-        yield finished[number]
+        made: list[Run] = []
+        for run in waiting:
+            run.receive([found[query] for query in run.queries])
+            if after_search is not None and id(run) in known:
+                made.extend(after_search(run))
+        forks.extend(made)
+        waiting = [run for run in (*waiting, *made) if run.queries]
+    for run in (*driven, *forks):
+        yield run.trajectory
 
 
-def _advance(
-    number: int,
-    run: Episode,
-    results: Results | None,
-    waiting: dict[int, tuple[str, ...]],
-    finished: dict[int, Trajectory],
-) -> None:
-    try:
-        waiting[number] = next(run) if results is None else run.send(results)
-    except StopIteration as stop:
-        finished[number] = stop.value
-
-
-def _merge(results: Results) -> tuple[Document, ...]:
+def _merge(results: Sequence[Sequence[Document]]) -> tuple[Document, ...]:
     """The documents of a turn's queries, each once, best ranks first."""
     ranked = sorted((document for found in results for document in found), key=lambda document: document.rank or 0)
-    return tuple({document.id: document for document in reversed(ranked)}.values())[::-1]
+    first: dict[str, Document] = {}
+    for document in ranked:
+        first.setdefault(document.id, document)
+    return tuple(first.values())

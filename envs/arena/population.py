@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from stopwise.data.corpus import Query
 from stopwise.data.records import Trajectory
-from stopwise.envs.arena.agents import AgentKind, ScriptedAgent
-from stopwise.envs.arena.loop import LoopConfig, episode, run_in_step
+from stopwise.envs.arena.agents import ScriptedAgent
+from stopwise.envs.arena.kinds import AgentKind
+from stopwise.envs.arena.loop import LoopConfig, Run, run_in_step
 from stopwise.envs.arena.puzzle import Reader, puzzle_of
 from stopwise.envs.arena.retrievers import Retriever
 
@@ -39,7 +40,7 @@ def run_population(
     for kind in kinds:
         for start in range(0, len(queries), GROUP):
             runs = [
-                episode(
+                Run(
                     ScriptedAgent(kind, puzzle_of(query), reader, f"{kind.name}/{query.id}/{run_id}"),
                     query,
                     run_id,

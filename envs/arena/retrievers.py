@@ -1,17 +1,26 @@
-"""Retrievers over a corpus: queries in, ranked documents out."""
+"""Retrievers over a corpus: queries in, ranked documents out. Scores never depend on which queries come together."""
 
+import hashlib
+import re
 from collections.abc import Iterable, Sequence
-from typing import Protocol
+from pathlib import Path
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stopwise.data.corpus import CorpusDocument
-from stopwise.data.errors import DataError
+from stopwise.data.errors import DataError, UsageError
+from stopwise.data.files import atomic_folder, read_json, sha256_file, write_json
 from stopwise.data.records import Document
 from stopwise.models.encoders import Encoder
 
 ENCODE_BATCH = 256  # passages embedded at a time
+INDEX_SCHEMA = 1  # of a saved index's manifest
+IVF_FROM = 200_000  # documents from which FAISS looks only into the nearest cells instead of everywhere
+IVF_PROBES = 32  # cells that are looked into
+
+Backend = Literal["exact", "faiss"]
 
 
 class Retriever(Protocol):
@@ -28,58 +37,206 @@ class Retriever(Protocol):
 
 
 class DenseRetriever:
-    """Exact inner product between query and passage embeddings.
+    """Inner product between query and passage embeddings.
+
+    The backend ``exact`` is plain numpy. ``faiss`` (extra ``faiss``) is the same for up to `IVF_FROM` documents, and an
+    inverted file above, which is approximate.
 
     Args:
         documents: ids, titles and texts, in corpus order.
         vectors: (n, d) float32, rows L2-normalised: embeddings of the documents' passages.
         encoder: embeds the queries; must be the one that embedded the passages.
+        backend: what searches.
+
+    Raises:
+        DataError: there are no documents, or another number of vectors.
+        UsageError: FAISS is wanted and not installed.
     """
 
-    def __init__(self, documents: Sequence[Document], vectors: NDArray[np.float32], encoder: Encoder) -> None:
+    def __init__(
+        self,
+        documents: Sequence[Document],
+        vectors: NDArray[np.float32],
+        encoder: Encoder,
+        backend: Backend = "exact",
+    ) -> None:
+        if not len(documents):
+            raise DataError("the corpus holds no documents; expected at least one")
         if len(documents) != len(vectors):
             raise DataError(f"{len(vectors)} vectors for {len(documents)} documents; build the index again")
         self._documents = tuple(documents)
-        self._vectors = vectors  # (n, d)
+        self._vectors = np.ascontiguousarray(vectors, dtype=np.float32)  # (n, d)
         self._encoder = encoder
+        self._backend: Backend = backend
+        self._index = _faiss_index(self._vectors) if backend == "faiss" else None
 
     @classmethod
-    def build(cls, corpus: Iterable[CorpusDocument], encoder: Encoder) -> "DenseRetriever":
+    def build(cls, corpus: Iterable[CorpusDocument], encoder: Encoder, backend: Backend = "exact") -> "DenseRetriever":
         """Embed a corpus, a batch at a time."""
         documents: list[Document] = []
         vectors: list[NDArray[np.float32]] = []
         batch: list[str] = []
         for document in corpus:
-            documents.append(Document(id=document.id, text=document.text, title=document.title))
+            documents.append(as_result(document))
             batch.append(document.passage)
             if len(batch) == ENCODE_BATCH:
                 vectors.append(encoder.encode(batch))
                 batch = []
         if batch:
             vectors.append(encoder.encode(batch))
-        if not vectors:
-            raise DataError("the corpus holds no documents; expected at least one")
-        return cls(documents, np.concatenate(vectors), encoder)
+        return cls(documents, np.concatenate(vectors) if vectors else np.zeros((0, 1), np.float32), encoder, backend)
 
     @property
     def id(self) -> str:
-        """Method and encoder."""
-        return f"dense:{self._encoder.id}"
+        """Method, encoder and, where it is not exact, backend."""
+        return f"dense:{self._encoder.id}" + (f":{self._backend}" if self._backend != "exact" else "")
+
+    def save(self, folder: Path) -> None:
+        """Write the embeddings with the encoder's id and their hash, atomically."""
+        with atomic_folder(folder) as partial:
+            np.save(partial / "vectors.npy", self._vectors)
+            manifest = {
+                "schema": INDEX_SCHEMA,
+                "encoder": self._encoder.id,
+                "documents": len(self._documents),
+                "corpus_sha256": _corpus_hash(self._documents),
+                "vectors_sha256": sha256_file(partial / "vectors.npy"),
+            }
+            write_json(partial / "index.json", manifest)
+
+    @classmethod
+    def load(
+        cls, folder: Path, corpus: Iterable[CorpusDocument], encoder: Encoder, backend: Backend = "exact"
+    ) -> "DenseRetriever":
+        """Read a saved index for a corpus.
+
+        Raises:
+            DataError: the index was made by another encoder or of another corpus, or its bytes have changed.
+        """
+        folder = Path(folder)
+        manifest = read_json(folder / "index.json")
+        documents = [as_result(document) for document in corpus]
+        expected = {
+            "schema": INDEX_SCHEMA,
+            "encoder": encoder.id,
+            "documents": len(documents),
+            "corpus_sha256": _corpus_hash(documents),
+        }
+        for key, value in expected.items():
+            if not isinstance(manifest, dict) or manifest.get(key) != value:
+                found = manifest.get(key) if isinstance(manifest, dict) else manifest
+                raise DataError(
+                    f"{folder / 'index.json'}: {key} is {found!r}, expected {value!r}; build the index again"
+                )
+        if sha256_file(folder / "vectors.npy") != manifest.get("vectors_sha256"):
+            raise DataError(f"{folder / 'vectors.npy'}: its bytes are not those that were saved; build the index again")
+        return cls(documents, np.load(folder / "vectors.npy"), encoder, backend)
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Document, ...]]:
-        """For each query the `k` documents with the highest inner product; ties go to the earlier document."""
+        """For each query the `k` documents with the highest inner product; exact ties go to the earlier document."""
         if not queries:
             return []
         k = min(k, len(self._documents))
         found: list[tuple[Document, ...]] = []
         for query in self._encoder.encode(list(queries)):
-            row = self._vectors @ query  # (n,); one query at a time, so that scores do not depend on the company
-            threshold = np.partition(row, len(row) - k)[len(row) - k]
-            candidates = np.flatnonzero(row >= threshold)
-            best = candidates[np.argsort(-row[candidates], kind="stable")][:k]
-            found.append(tuple(self._ranked(int(index), float(row[index]), rank) for rank, index in enumerate(best, 1)))
+            if self._index is None:
+                scores = self._vectors @ query  # (n,); a product over many queries would round differently
+                best = _top(scores, k)
+                found.append(_results(self._documents, best, scores[best]))
+            else:
+                row, indices = self._index.search(query[None, :], k)
+                kept = indices[0] >= 0  # an inverted file can come back with fewer
+                found.append(_results(self._documents, indices[0][kept], row[0][kept]))
         return found
 
-    def _ranked(self, index: int, score: float, rank: int) -> Document:
-        document = self._documents[index]
-        return Document(id=document.id, text=document.text, title=document.title, score=score, rank=rank)
+
+class BM25Retriever:
+    """Okapi BM25 over lower-case words, by bm25s (extra ``bm25``).
+
+    Raises:
+        DataError: the corpus holds no documents.
+        UsageError: bm25s is not installed.
+    """
+
+    id = "bm25"
+
+    def __init__(self, corpus: Iterable[CorpusDocument]) -> None:
+        try:
+            import bm25s
+        except ImportError as error:
+            raise UsageError("BM25 needs bm25s; install stopwise[bm25]") from error
+        passages: list[list[str]] = []
+        documents: list[Document] = []
+        for document in corpus:
+            documents.append(as_result(document))
+            passages.append(words(document.passage))
+        if not documents:
+            raise DataError("the corpus holds no documents; expected at least one")
+        self._documents = tuple(documents)
+        self._index = bm25s.BM25()
+        self._index.index(passages, show_progress=False)
+
+    def search(self, queries: Sequence[str], k: int) -> list[tuple[Document, ...]]:
+        """For each query the `k` best documents that share a word with it; ties go to the earlier document."""
+        k = min(k, len(self._documents))
+        found: list[tuple[Document, ...]] = []
+        for query in queries:
+            known = [word for word in words(query) if word in self._index.vocab_dict]
+            if not known:
+                found.append(())
+                continue
+            scores = self._index.get_scores(known)
+            best = _top(scores, k)
+            best = best[scores[best] > 0]
+            found.append(_results(self._documents, best, scores[best]))
+        return found
+
+
+def words(text: str) -> list[str]:
+    """Lower-case words of a text, in order."""
+    return re.findall(r"\w+", text.lower())
+
+
+def as_result(document: CorpusDocument) -> Document:
+    """A corpus document as a search result, without score and rank."""
+    return Document(id=document.id, text=document.text, title=document.title)
+
+
+def _top(scores: NDArray[Any], k: int) -> NDArray[np.int64]:
+    """Indices of the `k` highest scores, highest first; ties go to the lower index."""
+    threshold = np.partition(scores, len(scores) - k)[len(scores) - k]
+    candidates = np.flatnonzero(scores >= threshold)
+    return candidates[np.argsort(-scores[candidates], kind="stable")][:k]
+
+
+def _results(documents: Sequence[Document], indices: NDArray[Any], scores: NDArray[Any]) -> tuple[Document, ...]:
+    return tuple(
+        Document(found.id, found.text, found.title, score=float(score), rank=rank)
+        for rank, (found, score) in enumerate(
+            zip((documents[int(index)] for index in indices), scores, strict=True), start=1
+        )
+    )
+
+
+def _corpus_hash(documents: Sequence[Document]) -> str:
+    digest = hashlib.sha256()
+    for document in documents:
+        digest.update(f"{document.id}\x1f{document.title}\x1f{document.text}\x1e".encode("utf-8", "surrogatepass"))
+    return digest.hexdigest()
+
+
+def _faiss_index(vectors: NDArray[np.float32]) -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise UsageError("the backend `faiss` needs FAISS; install stopwise[faiss], or use `exact`") from error
+    dimension = vectors.shape[1]
+    if len(vectors) < IVF_FROM:
+        index = faiss.IndexFlatIP(dimension)
+    else:
+        cells = int(4 * len(vectors) ** 0.5)
+        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dimension), dimension, cells, faiss.METRIC_INNER_PRODUCT)
+        index.train(vectors)
+        index.nprobe = IVF_PROBES
+    index.add(vectors)
+    return index

@@ -1,12 +1,14 @@
 import math
-from dataclasses import fields
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
 from stopwise.data.corpus import Query
-from stopwise.data.records import Document
-from stopwise.envs.arena.agents import KINDS, AgentKind, ScriptedAgent
+from stopwise.data.records import Document, Step
+from stopwise.envs.arena.agents import ScriptedAgent
 from stopwise.envs.arena.chance import Chance
+from stopwise.envs.arena.kinds import KINDS, AgentKind, Temper
 from stopwise.envs.arena.puzzle import WorldReader, puzzle_of
 
 
@@ -17,7 +19,8 @@ def fixed(**values: float) -> AgentKind:
         "leave_loop": 0.0, "enter_verify": 0.0, "verify_turns": 1.0, "attention": 1.0, "patience": 50.0,
         "satisfied": 1.0, "budget": 60.0, "parallel": 0.0, "obedience": 1.0,
     }  # fmt: skip
-    return AgentKind("fixed", **{name: (value, value) for name, value in (defaults | values).items()})
+    ranges: dict[str, Any] = {name: (value, value) for name, value in (defaults | values).items()}
+    return AgentKind("fixed", **ranges)
 
 
 @pytest.fixture
@@ -123,9 +126,23 @@ def test_temper_is_drawn_within_its_ranges() -> None:
     for kind in KINDS.values():
         for seed in range(5):
             temper = kind.draw(Chance(str(seed)))
-            for field in fields(temper):
+            for field in fields(Temper):
                 low, high = getattr(kind, field.name)
                 assert low <= getattr(temper, field.name) <= high
+
+
+def test_a_memory_bank_keeps_what_was_read_too_early(mini_query: Query, mini_reader: WorldReader) -> None:
+    """The birth place is read before the person is known: only the agent with notes makes the link afterwards."""
+    for memory, known in ((False, None), (True, "Alba")):
+        kind = replace(fixed(), memory=memory)
+        agent = ScriptedAgent(kind, puzzle_of(mini_query), mini_reader, "s")
+        agent.turn()
+        agent.observe(results("birth"))
+        agent.turn()
+        agent.observe(results("bees"))
+        steps = [Step("search"), Step("search")]
+        assert agent.probe(steps) == known
+        assert agent.turn().thought.startswith("My notes cover") == memory
 
 
 def test_an_obedient_agent_leaves_its_loop(mini_query: Query, mini_reader: WorldReader) -> None:

@@ -6,8 +6,9 @@ import pytest
 
 from stopwise.data.corpus import Query
 from stopwise.data.records import Action, Document, Step, Trajectory
-from stopwise.envs.arena.agents import KINDS, ScriptedAgent, Turn
-from stopwise.envs.arena.loop import LoopConfig, Verdict, episode, run_in_step
+from stopwise.envs.arena.agents import ScriptedAgent, Turn
+from stopwise.envs.arena.kinds import KINDS
+from stopwise.envs.arena.loop import Injection, LoopConfig, Run, Verdict, run_in_step
 from stopwise.envs.arena.population import BANDS, curves, figures, run_population, sample_queries
 from stopwise.envs.arena.puzzle import puzzle_of
 
@@ -62,7 +63,7 @@ def test_parallel_queries_are_one_step(arena) -> None:
 
 
 class Fixed:
-    """Stops, redirects or sends on at given searches."""
+    """Stops or redirects at given searches, and sends on at attempts."""
 
     def __init__(self, actions: dict[int, Verdict], attempts: Sequence[Action] = ()) -> None:
         self._actions = actions
@@ -78,7 +79,7 @@ class Fixed:
 def run_one(arena, overseer: Fixed | None, kind: str = "chaser", number: int = 0) -> Trajectory:
     query = arena.queries[number]
     agent = ScriptedAgent(KINDS[kind], puzzle_of(query), arena.reader, "one")
-    return next(iter(run_in_step([episode(agent, query, "0", LoopConfig(), overseer)], arena.retriever, 5)))
+    return next(iter(run_in_step([Run(agent, query, "0", LoopConfig(), overseer)], arena.retriever, 5)))
 
 
 def test_an_overseer_that_only_watches_changes_nothing_but_the_record(arena) -> None:
@@ -101,22 +102,22 @@ def test_stop_answers_from_the_last_probe(arena) -> None:
 
 def test_an_intervention_is_a_search_of_its_own(arena) -> None:
     turn = Turn("search", "Try the last criterion instead.", ("a town that built a maze",))
-    redirected = run_one(arena, Fixed({3: Verdict(Action.INTERVENE, None, turn)}))
+    redirected = run_one(arena, Fixed({3: Verdict(Action.INTERVENE, None, Injection(turn))}))
     injected = redirected.search_steps[3]
     assert injected.queries == turn.queries
     assert injected.thought == turn.thought
     assert injected.documents
     assert redirected.search_steps[2].logged_action is Action.INTERVENE
-    assert injected.logged_action is None  # the overseer does not judge its own search
+    assert injected.logged_action is Action.CONTINUE  # it is a decision point like any other
 
 
 def test_a_refused_attempt_sends_the_agent_on(arena) -> None:
     number = next(n for n in range(8) if run_one(arena, None, "quitter", n).ended_by == "answer")
     free = run_one(arena, None, "quitter", number)
-    sent_on = run_one(arena, Fixed({}, [Action.CONTINUE]), "quitter", number)
+    sent_on = run_one(arena, Fixed({}, [Action.INTERVENE]), "quitter", number)
     refused = [step for step in sent_on.steps if step.kind == "other"]
     assert len(refused) == 1
-    assert refused[0].logged_action is Action.CONTINUE
+    assert refused[0].logged_action is Action.INTERVENE
     assert len(sent_on.search_steps) > len(free.search_steps)
 
 
@@ -144,3 +145,33 @@ def test_sample_is_fixed_and_in_order(arena) -> None:
     assert set(few) <= set(more)
     assert [query for query in arena.queries if query in more] == more
     assert set(BANDS) <= set(figures(run_all(arena, LoopConfig())).__dataclass_fields__)
+
+
+def test_a_fork_with_the_same_seed_goes_on_as_the_run_does(arena) -> None:
+    """Forks made at every state of a run, with the run's own seed, all end as the run itself ends."""
+    query = arena.queries[2]
+    run = Run(
+        ScriptedAgent(KINDS["drifter"], puzzle_of(query), arena.reader, "s"), query, "0", LoopConfig(forkable=True)
+    )
+
+    def fork(run: Run) -> list[Run]:
+        return [run.fork(f"fork {run.searches}", "s")]
+
+    original, *forks = run_in_step([run], arena.retriever, 5, fork)
+    assert len(forks) == len(original.search_steps)
+    assert all(forked.steps == original.steps for forked in forks)
+
+
+def test_a_fork_with_another_seed_shares_the_past_only(arena) -> None:
+    query = arena.queries[2]
+    run = Run(
+        ScriptedAgent(KINDS["drifter"], puzzle_of(query), arena.reader, "s"), query, "0", LoopConfig(forkable=True)
+    )
+
+    def fork(run: Run) -> list[Run]:
+        return [run.fork(str(number), f"other {number}") for number in range(3)] if run.searches == 5 else []
+
+    original, *forks = run_in_step([run], arena.retriever, 5, fork)
+    assert len({original.steps, *(forked.steps for forked in forks)}) == 4
+    assert all(forked.steps[:5] == original.steps[:5] for forked in forks)
+    assert [forked.id.split("/")[-1] for forked in forks] == ["0", "1", "2"]

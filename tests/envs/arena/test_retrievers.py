@@ -1,4 +1,6 @@
+import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -6,7 +8,7 @@ import pytest
 from stopwise.data.corpus import CorpusDocument
 from stopwise.data.errors import DataError
 from stopwise.data.records import Document
-from stopwise.envs.arena.retrievers import DenseRetriever
+from stopwise.envs.arena.retrievers import BM25Retriever, DenseRetriever
 
 
 class Axes:
@@ -42,3 +44,59 @@ def test_empty_corpus_and_wrong_vectors_are_refused() -> None:
         DenseRetriever.build([], Axes())
     with pytest.raises(DataError, match="2 vectors for 1 documents"):
         DenseRetriever([Document(id="d")], np.eye(2, dtype=np.float32), Axes())
+
+
+def test_faiss_finds_what_exact_finds() -> None:
+    pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    corpus = [CorpusDocument(f"d{n}", f"{x} {y}") for n, (x, y) in enumerate(rng.normal(size=(200, 2)))]
+    exact, faiss = (DenseRetriever.build(corpus, Axes(), backend) for backend in ("exact", "faiss"))
+    queries = [f"{x} {y}" for x, y in rng.normal(size=(20, 2))]
+    for ours, theirs in zip(exact.search(queries, 7), faiss.search(queries, 7), strict=True):
+        assert [document.id for document in ours] == [document.id for document in theirs]
+        assert [document.score for document in ours] == pytest.approx([document.score for document in theirs], abs=1e-6)
+    assert faiss.id == "dense:axes:faiss"
+
+
+def test_save_and_load(tmp_path: Path) -> None:
+    built = DenseRetriever.build(CORPUS, Axes())
+    built.save(tmp_path / "index")
+    loaded = DenseRetriever.load(tmp_path / "index", CORPUS, Axes())
+    assert loaded.search(["1 2"], 4) == built.search(["1 2"], 4)
+
+
+def test_an_index_of_another_encoder_or_corpus_is_refused(tmp_path: Path) -> None:
+    class Other(Axes):
+        id = "other"
+
+    DenseRetriever.build(CORPUS, Axes()).save(tmp_path / "index")
+    with pytest.raises(DataError, match="encoder is 'axes', expected 'other'"):
+        DenseRetriever.load(tmp_path / "index", CORPUS, Other())
+    changed = [*CORPUS[:-1], CorpusDocument("d4", "-1 0.5")]
+    with pytest.raises(DataError, match="corpus_sha256"):
+        DenseRetriever.load(tmp_path / "index", changed, Axes())
+    vectors = tmp_path / "index" / "vectors.npy"
+    vectors.write_bytes(vectors.read_bytes()[:-1] + b"x")
+    with pytest.raises(DataError, match="its bytes"):
+        DenseRetriever.load(tmp_path / "index", CORPUS, Axes())
+
+
+def test_bm25_against_the_formula() -> None:
+    """Lucene's BM25, k1 = 1.5, b = 0.75: idf * tf / (tf + k1 (1 - b + b length / mean length))."""
+    pytest.importorskip("bm25s")
+    texts = ["salt and glass", "salt salt salt trade of the town", "a quiet town"]
+    retriever = BM25Retriever([CorpusDocument(f"d{n}", text) for n, text in enumerate(texts)])
+    (found,) = retriever.search(["SALT"], 3)
+    mean = sum(len(text.split()) for text in texts) / 3
+    idf = math.log(1 + (3 - 2 + 0.5) / (2 + 0.5))
+
+    def score(times: int, length: int) -> float:
+        return idf * times / (times + 1.5 * (1 - 0.75 + 0.75 * length / mean))
+
+    assert [document.id for document in found] == ["d1", "d0"]
+    assert [document.score for document in found] == pytest.approx([score(3, 7), score(1, 3)], rel=1e-5)
+
+
+def test_bm25_without_a_known_word_finds_nothing() -> None:
+    pytest.importorskip("bm25s")
+    assert BM25Retriever(CORPUS).search(["unheard"], 3) == [()]
