@@ -73,6 +73,12 @@ def test_positions_with_only_the_chosen_token_are_left_out():
     assert reasoning_entropy(Logprobs(top=((-0.1,), (-0.3,)))) == (None, "chosen token only")
 
 
+def test_positions_without_any_probability_are_left_out():
+    nothing = (-np.inf, -np.inf)
+    assert reasoning_entropy(Logprobs(top=(nothing, (-1.0, -1.0))))[0] == pytest.approx(np.log(2))
+    assert reasoning_entropy(Logprobs(top=(nothing,))) == (None, "no logprobs")
+
+
 def test_given_entropies_are_averaged():
     assert reasoning_entropy(Logprobs(entropies=(0.5, 1.0))) == (0.75, None)
 
