@@ -96,10 +96,11 @@ class SentenceTransformerEncoder:
                 from transformers.utils import logging
 
                 logging.disable_progress_bar()  # stderr is for our own progress
-            except ImportError:
+            except ImportError as error:
                 raise UsageError(
-                    "encoder: sentence-transformers is not installed; run `pip install 'stopwise[encoder]'`"
-                ) from None
+                    f"encoder: sentence-transformers is not installed, or not wholly ({error}); "
+                    "run `pip install 'stopwise[encoder]'`"
+                ) from error
             try:
                 self._network = SentenceTransformer(str(source), device=self._device)
             except (OSError, ValueError) as error:

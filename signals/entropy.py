@@ -46,7 +46,8 @@ def reasoning_entropy(logprobs: Logprobs | None, top_k: int = TOP_K) -> tuple[fl
     """Mean entropy over the reasoning's positions ([DS-MCM] 3.2.2).
 
     A log with only the chosen token's probability says nothing about the alternatives: that is a null, not an
-    entropy of zero. Where k differs by position, positions with a single candidate are left out.
+    entropy of zero. Where k differs by position, positions with a single candidate are left out, and so are those
+    whose candidates all have no probability.
 
     Entropies that are no numbers make it null too.
 
@@ -59,7 +60,7 @@ def reasoning_entropy(logprobs: Logprobs | None, top_k: int = TOP_K) -> tuple[fl
         entropies = logprobs.entropies
         usable = len(entropies) > 0 and bool(np.isfinite(entropies).all())
         return (float(np.mean(entropies)), None) if usable else (None, "no logprobs")
-    positions = [position for position in logprobs.top or () if len(position) > 0]
+    positions = [position for position in logprobs.top or () if position and max(position) > -np.inf]
     if not positions:
         return None, "no logprobs"
     several = [position for position in positions if len(position) > 1]

@@ -64,7 +64,8 @@ def test_a_missing_package_names_the_command_that_installs_it(monkeypatch):
 def test_missing_sentence_transformers_name_the_command_too(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(
-        UsageError, match=r"sentence-transformers is not installed; run `pip install 'stopwise\[encoder\]'"
+        UsageError,
+        match=r"not installed, or not wholly \(.*sentence_transformers.*\); run `pip install 'stopwise\[encoder\]'`",
     ):
         SentenceTransformerEncoder("some/model").encode(["a"])
 

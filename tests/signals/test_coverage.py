@@ -44,7 +44,7 @@ def test_the_gold_judge_gives_nothing_half_or_all():
     assert judge.update([Document("c")]).tolist() == [1.0, 1.0, 0.0]
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(st.lists(st.tuples(st.floats(-1, 1), st.sampled_from([0.0, 0.5, 1.0])), min_size=1, max_size=30))
 def test_the_thresholds_have_the_least_error_by_brute_force(pairs):
     best, covered = np.array(pairs).T

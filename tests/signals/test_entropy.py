@@ -39,12 +39,16 @@ def test_entropy_is_within_its_bounds(labels, data):
     assert 0.0 <= found <= np.log(len(set(labels))) + 1e-9
 
 
+def _entropy(probabilities, **options):
+    return position_entropy([float(np.log(p)) for p in probabilities], **options)
+
+
 def test_position_entropy_by_hand():
-    assert position_entropy(np.log([0.5, 0.25, 0.25])) == pytest.approx(1.5 * np.log(2))
+    assert _entropy([0.5, 0.25, 0.25]) == pytest.approx(1.5 * np.log(2))
     # the top two of 0.4, 0.4, 0.1 are renormalised to a half each
-    assert position_entropy(np.log([0.4, 0.1, 0.4]), top_k=2) == pytest.approx(np.log(2))
+    assert _entropy([0.4, 0.1, 0.4], top_k=2) == pytest.approx(np.log(2))
     # probabilities that do not sum to one are those of a cut list: 0.3, 0.1 are 3/4 and 1/4
-    assert position_entropy(np.log([0.3, 0.1])) == pytest.approx(-(0.75 * np.log(0.75) + 0.25 * np.log(0.25)))
+    assert _entropy([0.3, 0.1]) == pytest.approx(-(0.75 * np.log(0.75) + 0.25 * np.log(0.25)))
 
 
 def test_a_candidate_of_no_probability_counts_as_nothing():
@@ -67,6 +71,12 @@ def test_reasoning_entropy_is_the_mean_over_positions_ragged_or_not():
 def test_positions_with_only_the_chosen_token_are_left_out():
     assert reasoning_entropy(Logprobs(top=((-0.1,), (-1.0, -1.0), ())))[0] == pytest.approx(np.log(2))
     assert reasoning_entropy(Logprobs(top=((-0.1,), (-0.3,)))) == (None, "chosen token only")
+
+
+def test_positions_without_any_probability_are_left_out():
+    nothing = (-np.inf, -np.inf)
+    assert reasoning_entropy(Logprobs(top=(nothing, (-1.0, -1.0))))[0] == pytest.approx(np.log(2))
+    assert reasoning_entropy(Logprobs(top=(nothing,))) == (None, "no logprobs")
 
 
 def test_given_entropies_are_averaged():

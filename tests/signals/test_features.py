@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stopwise.data.errors import DataError, UsageError
@@ -104,7 +104,7 @@ def test_features_at_t_depend_on_the_rows_up_to_t_only(values, others, data):
     np.testing.assert_equal(found, _features(values)[:kept])
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_the_batch_is_the_stream(trajectories, encoder, data):
     runs = data.draw(st.lists(trajectories, max_size=4))

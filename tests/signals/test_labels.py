@@ -5,12 +5,12 @@ from dataclasses import astuple
 
 import pytest
 
-from stopwise.data.records import AnswerProbe, Document, Step, Trajectory
+from stopwise.data.records import AnswerProbe, Document, Step, StepKind, Trajectory
 from stopwise.signals.compute import run_labels
 from stopwise.signals.labels import LABELS, LabelTracker, label_tracker
 
 
-def _step(*documents, kind="search", **rest):
+def _step(*documents, kind: StepKind = "search", **rest):
     made = [Document(d) if isinstance(d, str) else Document(d[0], text=d[1]) for d in documents]
     return Step(kind, documents=tuple(made), **rest)
 

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stopwise.models.embedding_cache import CachedEncoder
@@ -12,6 +12,8 @@ from stopwise.signals.compute import compute_table, run_labels, run_signals, tex
 from stopwise.signals.definitions import REASONS, SIGNALS
 from stopwise.signals.tracker import SignalConfig, SignalTracker
 
+# whole runs take a while to make, and machines are busy
+SETTINGS = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 LINE = Calibration(0.5, 0.1, 0.2, 30)
 LINES = {(agent, source): LINE for agent in ("", "blue", "red") for source in ("logged", "scored:tiny")}
 CONFIGS = st.builds(
@@ -28,7 +30,7 @@ def _searches(steps):
     return sum(step.kind == "search" for step in steps)
 
 
-@settings(max_examples=80, deadline=None)
+@SETTINGS
 @given(st.data())
 def test_signals_of_a_prefix_are_those_of_the_truncated_run_bit_for_bit(trajectories, encoder, data):
     run, config = data.draw(trajectories), data.draw(CONFIGS)
@@ -39,7 +41,7 @@ def test_signals_of_a_prefix_are_those_of_the_truncated_run_bit_for_bit(trajecto
     assert len(part) == _searches(run.steps[:kept])
 
 
-@settings(max_examples=60, deadline=None)
+@SETTINGS
 @given(st.data())
 def test_the_future_changes_nothing_before_it(trajectories, steps, encoder, data):
     run, config = data.draw(trajectories), data.draw(CONFIGS)
@@ -54,7 +56,7 @@ def test_the_future_changes_nothing_before_it(trajectories, steps, encoder, data
     np.testing.assert_array_equal(run_labels(run)[1][:count], run_labels(other)[1][:count])
 
 
-@settings(max_examples=60, deadline=None)
+@SETTINGS
 @given(st.data())
 def test_a_page_opened_after_the_decision_at_t_changes_nothing_at_t(trajectories, steps, encoder, data):
     run = data.draw(trajectories.filter(lambda run: _searches(run.steps)))
@@ -69,7 +71,7 @@ def test_a_page_opened_after_the_decision_at_t_changes_nothing_at_t(trajectories
     assert [row.values.get("Nov", 0) for row in after] <= [row.values.get("Nov", 0) for row in before]
 
 
-@settings(max_examples=60, deadline=None)
+@SETTINGS
 @given(st.data())
 def test_the_table_is_the_tracker_in_a_loop(trajectories, encoder, data):
     runs, config = data.draw(st.lists(trajectories, max_size=4)), data.draw(CONFIGS)
@@ -92,7 +94,7 @@ def test_the_table_is_the_tracker_in_a_loop(trajectories, encoder, data):
     assert index == len(table.values) == len(table.labels)
 
 
-@settings(max_examples=80, deadline=None)
+@SETTINGS
 @given(st.data())
 def test_values_are_within_their_bounds_and_nulls_have_a_reason(trajectories, encoder, data):
     run, config = data.draw(trajectories), data.draw(CONFIGS)
@@ -108,7 +110,7 @@ def test_values_are_within_their_bounds_and_nulls_have_a_reason(trajectories, en
         assert 0 <= row.values.get("steps_since_new", 0) <= row.t
 
 
-@settings(max_examples=60, deadline=None)
+@SETTINGS
 @given(st.data())
 def test_recall_is_the_sum_of_new_item_recall_and_of_opened_pages(trajectories, data):
     run = data.draw(trajectories.filter(lambda run: run.gold_ids))
@@ -121,7 +123,7 @@ def test_recall_is_the_sum_of_new_item_recall_and_of_opened_pages(trajectories, 
     assert (with_pages >= without - 1e-9).all()
 
 
-@settings(max_examples=60, deadline=None)
+@SETTINGS
 @given(st.data())
 def test_every_text_that_the_tracker_embeds_is_named_beforehand(trajectories, encoder, data):
     run, config = data.draw(trajectories), data.draw(CONFIGS)

@@ -16,6 +16,11 @@ from stopwise.signals.labels import LABELS
 from stopwise.signals.table import info_from_json, read_table, with_info, write_table
 from stopwise.signals.tracker import SignalConfig
 
+# the fixtures are only read; whole runs take a while to make, and machines are busy
+SETTINGS = settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
 
 def _same(found, expected):
     assert found.names == expected.names
@@ -36,7 +41,9 @@ def table(uncertain_runs, encoder):
     return compute_table(lambda: runs, SignalConfig(signals=("SE", "RE", "residual")), encoder)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.data())
 def test_write_and_read_is_the_identity(trajectories, encoder, tmp_path, data):
     runs = data.draw(st.lists(trajectories, max_size=4))
@@ -83,7 +90,9 @@ def test_nulls_are_counted_by_reason(table):
     assert table.null_counts("RE") == {}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 @given(st.lists(st.integers(-40, 39), max_size=10))
 def test_select_takes_runs_in_the_given_order(table, chosen):
     part = table.select(chosen)
