@@ -147,7 +147,7 @@ def as_documents(documents: Sequence[Document | Mapping[str, Any] | str]) -> tup
             if document.get(key) is not None and not isinstance(document[key], kinds):
                 found = type(document[key]).__name__
                 raise UsageError(f"documents[{number}]: {key} is {found}; expected {expected}")
-        known = dict(document)
+        known: dict[str, Any] = dict(document)
         name = document_id(known.pop("id", None), known.get("url"), known.get("title"), known.get("text"))
         if name is None:
             raise UsageError(f"documents[{number}]: has neither id, url, title nor text; expected one of them")

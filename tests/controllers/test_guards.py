@@ -22,7 +22,10 @@ class Always(Controller):
     """Wants one action, whatever it sees."""
 
     kind = "always"
-    params = {}  # noqa: RUF012
+
+    @property
+    def params(self):
+        return {}
 
     def __init__(self, action):
         self.action = action
@@ -35,7 +38,10 @@ class Broken(Controller):
     """Fails at some steps."""
 
     kind = "broken"
-    params = {}  # noqa: RUF012
+
+    @property
+    def params(self):
+        return {}
 
     def __init__(self, *at):
         self.at = at

@@ -4,7 +4,9 @@ import pickle
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -22,11 +24,12 @@ from stopwise.data.errors import DataError, UsageError
 from stopwise.envs.replay import ReplayEnv
 from stopwise.signals.calibration import Calibration
 from stopwise.signals.features import FeatureSpec
+from stopwise.signals.tracker import SignalConfig
 
 SPEC = FeatureSpec(("Nov", "Sim"))
 
 
-def logistic(order="C"):
+def logistic(order: Literal["C", "F"] = "C"):
     rng = np.random.default_rng(0)
     columns = 2 * len(SPEC)
     weights = {
@@ -256,7 +259,7 @@ print([name for name in heavy if name in sys.modules])
     spec = FeatureSpec(("Nov", "steps_since_new"))
     columns = 2 * len(spec)
     weights = {"mean": np.zeros(columns), "scale": np.ones(columns), "coef": np.ones((3, columns))}
-    info = read_package(folder).signals
+    info = replace(read_package(folder).signals, config=SignalConfig(signals=spec.signals))
     light = PolicyPackage("light", Logistic(spec, weights | {"intercept": np.zeros(3)}), Guards(), info)
     target = Path(folder).with_name("light")
     write_package(target, light)

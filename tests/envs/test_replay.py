@@ -48,8 +48,8 @@ def env(table):
 
 def play(env, actions, episode=0):
     """Rewards and the last (observation, info) of a run under a list of actions."""
-    env.reset(options={"episode": episode})
-    rewards = []
+    observation, info = env.reset(options={"episode": episode})
+    rewards, terminated, truncated = [], False, False
     for action in actions:
         observation, reward, terminated, truncated, info = env.step(action)
         rewards.append(reward)
@@ -232,6 +232,6 @@ def test_coverage_by_gold_is_refused_unless_asked_for(run_of, table_of):
     assert ReplayEnv(table, FeatureSpec(("Cov",)), privileged=True).episode_count == 1
 
 
-def test_it_is_a_gymnasium_environment(env):
+def test_it_is_a_gymnasium_environment_of_three_actions(env):
     assert isinstance(env, gymnasium.Env)
-    assert env.action_space.n == 3
+    assert env.action_space == gymnasium.spaces.Discrete(3)

@@ -34,7 +34,7 @@ def specifications(draw):
 
 
 def returns_of(env, episode, actions):
-    env.reset(options={"episode": episode})
+    _, info = env.reset(options={"episode": episode})
     total, over, taken = 0.0, False, 0
     while not over:
         action = actions[taken] if taken < len(actions) else Action.CONTINUE

@@ -223,4 +223,4 @@ def test_a_rate_matched_controller_makes_as_many_searches_in_replay(run_of, tabl
     for guards in (Guards(), Guards(min_steps=2, max_steps=9)):
         rate = matched_stop_rate(lengths, 3.0, guards)
         searches = [run.searches for run in rollout(env, Random(rate), guards)]
-        assert np.mean(searches) == pytest.approx(3.0, abs=4 * np.std(searches) / math.sqrt(600))
+        assert np.mean(searches) == pytest.approx(3.0, abs=4 * float(np.std(searches)) / math.sqrt(600))

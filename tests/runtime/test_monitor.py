@@ -99,7 +99,7 @@ def test_documents_are_texts_mappings_or_records():
     assert monitor.observe("who", [*same, {"url": "https://x.org/a"}]).signals["Nov"] == pytest.approx(1 / 3)
     assert monitor.observe(["who", "else"], []).nulls["Nov"] == "no documents"
     assert monitor.observe(error="timeout").nulls["Nov"] == "no documents"
-    assert monitor.observe(documents=(text for text in ("new",))).signals["Nov"] == 1
+    assert monitor.observe(documents=("new",)).signals["Nov"] == 1
     first, second, *_ = as_documents(same)
     assert first.id == second.id  # named by content; spaces do not count
 
@@ -229,7 +229,10 @@ def test_failing_signals_are_counted_and_stop_no_agent():
 def test_a_failing_controller_is_counted_too():
     class Broken(Controller):
         kind = "broken"
-        params = {}  # noqa: RUF012
+
+        @property
+        def params(self):
+            return {}
 
         def distribution(self, observation):
             if observation.row.t == 2:

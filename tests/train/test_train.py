@@ -1,6 +1,7 @@
 import json
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,11 +22,11 @@ from stopwise.train.train import TargetOptions, TrainConfig, default_features, r
 from stopwise.train.tune import Objective, choose_threshold, stop_rows, stopping_figures, thresholds
 
 REWARD = Reward(search=0.05)
-FAST = {"grid": {"C": (0.1, 1.0)}, "reward": REWARD, "targets": TargetOptions(min_rows=40, folds=3)}
+FAST: dict[str, Any] = {"grid": {"C": (0.1, 1.0)}, "reward": REWARD, "targets": TargetOptions(min_rows=40, folds=3)}
 
 
-def config(kind="logistic", **changes):
-    fast = FAST if kind == "logistic" else {"reward": REWARD}
+def config(kind="logistic", **changes: Any):
+    fast: dict[str, Any] = FAST if kind == "logistic" else {"reward": REWARD}
     return TrainConfig(kind, "table", **fast | changes)
 
 
@@ -118,7 +119,7 @@ def test_what_was_promised_on_validation_is_what_the_controller_does_there(knowi
     for mine, theirs in (("value", "return"), ("recall", "recall"), ("searches", "searches")):
         assert best[mine] == pytest.approx(record["validation"][theirs])
         assert best[mine] == pytest.approx(found[theirs])
-    assert record["chosen"]["threshold"] == best["threshold"] == package.controller.threshold
+    assert record["chosen"]["threshold"] == best["threshold"] == package.controller.params["threshold"]
     assert package.guards == guards
     assert package.training["validation"]["return"] == record["validation"]["return"]
     json.dumps(record, allow_nan=False)
