@@ -23,6 +23,7 @@ from stopwise.data.importers.toolbox import (
     Sample,
     clean_text,
     describe,
+    is_finite,
     make_document,
     optional_count,
     optional_text,
@@ -262,7 +263,7 @@ def _fireact(row: dict[str, Any], number: int, tools: Tools) -> Trajectory | str
         agent=facts.agent,
         dataset=facts.dataset,
         ended_by="answer" if written else "unknown",
-        meta=facts.meta | ({"f1": f1} if isinstance(f1, int | float) and f1 == f1 else {}),
+        meta=facts.meta | ({"f1": f1} if is_finite(f1) else {}),
     )
 
 

@@ -59,7 +59,7 @@ def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProble
 
 def _typed(items: Any) -> bool:
     fields = [_fields(item) for item in items[:5] if isinstance(item, dict)] if isinstance(items, list) else []
-    return bool(fields) and all(item.get("type") in _TYPES for item in fields)
+    return bool(fields) and all(str(item.get("type")) in _TYPES for item in fields)
 
 
 def _items(row: Any) -> Any:

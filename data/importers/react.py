@@ -24,6 +24,7 @@ from stopwise.data.importers.toolbox import (
     Sample,
     clean_text,
     describe,
+    is_finite,
     make_document,
     optional_text,
     question_id,
@@ -130,7 +131,7 @@ def _row(row: Any, number: int, tools: Tools) -> Trajectory | str:
     halted, failed = verdict(row.get("halted")), verdict(row.get("error"))
     episode.labels = ("halted",) if halted else ()
     reward = row.get("reward")
-    meta = {"reward": reward} if isinstance(reward, int | float) and reward == reward else {}
+    meta = {"reward": reward} if is_finite(reward) else {}
     return _trajectory(
         episode, f"row-{number}", tools, correct=verdict(row.get("correct")), failed=failed or False, meta=meta
     )

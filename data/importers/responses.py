@@ -46,7 +46,9 @@ def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProble
 
 
 def _is_items(items: Any) -> bool:
-    return isinstance(items, list) and any(isinstance(item, dict) and item.get("type") in _ITEM_TYPES for item in items)
+    return isinstance(items, list) and any(
+        isinstance(item, dict) and str(item.get("type")) in _ITEM_TYPES for item in items
+    )
 
 
 def _items(row: Any) -> Any:

@@ -71,6 +71,11 @@ def optional_float(value: Any) -> float | None:
         return None
 
 
+def is_finite(value: Any) -> bool:
+    """Whether a value is a number that strict JSON holds."""
+    return isinstance(value, int | float) and value - value == 0
+
+
 def optional_count(value: Any) -> int | None:
     """A whole number of at least 0 that 64 bits hold; None for everything else."""
     if isinstance(value, bool) or not isinstance(value, int | float):
