@@ -11,7 +11,7 @@ from stopwise.data.corpus import Query
 from stopwise.data.records import Trajectory
 from stopwise.envs.arena.agents import ScriptedAgent
 from stopwise.envs.arena.kinds import AgentKind
-from stopwise.envs.arena.loop import LoopConfig, Run, run_in_step
+from stopwise.envs.arena.loop import LoopConfig, Overseer, Run, run_in_step
 from stopwise.envs.arena.puzzle import Reader, puzzle_of
 from stopwise.envs.arena.retrievers import Retriever
 
@@ -28,6 +28,14 @@ def sample_queries(queries: Iterable[Query], count: int) -> list[Query]:
     return [query for _, query in sorted(lowest, key=lambda item: item[0])]
 
 
+def scripted_run(
+    kind: AgentKind, query: Query, reader: Reader, run_id: str, config: LoopConfig, overseer: Overseer | None = None
+) -> Run:
+    """A fresh run of a scripted agent, seeded by its kind, its question and its run id."""
+    agent = ScriptedAgent(kind, puzzle_of(query), reader, f"{kind.name}/{query.id}/{run_id}")
+    return Run(agent, query, run_id, config, overseer)
+
+
 def run_population(
     kinds: Iterable[AgentKind],
     queries: Sequence[Query],
@@ -39,15 +47,7 @@ def run_population(
     """Run every kind of agent once on every question; kind by kind, questions in the given order."""
     for kind in kinds:
         for start in range(0, len(queries), GROUP):
-            runs = [
-                Run(
-                    ScriptedAgent(kind, puzzle_of(query), reader, f"{kind.name}/{query.id}/{run_id}"),
-                    query,
-                    run_id,
-                    config,
-                )
-                for query in queries[start : start + GROUP]
-            ]
+            runs = [scripted_run(kind, query, reader, run_id, config) for query in queries[start : start + GROUP]]
             yield from run_in_step(runs, retriever, config.k)
 
 

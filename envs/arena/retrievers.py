@@ -1,5 +1,6 @@
 """Retrievers over a corpus: queries in, ranked documents out. Scores never depend on which queries come together."""
 
+import copy
 import hashlib
 import re
 from collections.abc import Iterable, Sequence
@@ -90,6 +91,18 @@ class DenseRetriever:
     def id(self) -> str:
         """Method, encoder and, where it is not exact, backend."""
         return f"dense:{self._encoder.id}" + (f":{self._backend}" if self._backend != "exact" else "")
+
+    def with_encoder(self, encoder: Encoder) -> "DenseRetriever":
+        """The same index, asked through another object of the same encoder (one with a cache of its own).
+
+        Raises:
+            DataError: it is another encoder.
+        """
+        if encoder.id != self._encoder.id:
+            raise DataError(f"the index was made by {self._encoder.id}, not by {encoder.id}; build it again")
+        other = copy.copy(self)
+        other._encoder = encoder
+        return other
 
     def save(self, folder: Path) -> None:
         """Write the embeddings with the encoder's id and their hash, atomically."""

@@ -2,7 +2,7 @@
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_queries
-from stopwise.data.records import Criterion, Document
+from stopwise.data.records import Criterion
 from stopwise.data.world.generate import WorldConfig, write_world
 from stopwise.envs.arena.puzzle import WorldReader
 from stopwise.envs.arena.retrievers import DenseRetriever
@@ -30,21 +30,10 @@ class WordEncoder:
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
 
 
-class ScriptedRetriever:
-    """Answers known queries with known documents, and everything else with nothing; keeps what it was asked."""
-
-    id = "scripted"
-
-    def __init__(self, answers: dict[str, Sequence[str]]) -> None:
-        self._answers = answers
-        self.asked: list[str] = []
-
-    def search(self, queries: Sequence[str], k: int) -> list[tuple[Document, ...]]:
-        self.asked.extend(queries)
-        return [
-            tuple(Document(id=name, rank=rank) for rank, name in enumerate(self._answers.get(query, ())[:k], 1))
-            for query in queries
-        ]
+@pytest.fixture
+def word_encoder() -> Callable[[str | None], WordEncoder]:
+    """Makes the encoder of a collection, whatever model is asked for."""
+    return lambda model: WordEncoder()
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,105 @@
+"""What a collection runs: its config, and the config's jobs in groups."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from stopwise.controllers.guards import Guards
+from stopwise.data.corpus import Query, read_queries
+from stopwise.data.errors import DataError, UsageError
+from stopwise.data.splits import split_of
+from stopwise.envs.arena.branching import BranchConfig
+from stopwise.envs.arena.kinds import KINDS
+from stopwise.envs.arena.population import sample_queries
+
+
+@dataclass(frozen=True)
+class ControllerChoice:
+    """Who is in the loop: a rule by `kind`, or a policy package."""
+
+    kind: str | None = None
+    policy: str | None = None  # folder of a policy package
+    params: dict[str, Any] = field(default_factory=dict)  # of a rule
+    guards: Guards = Guards()  # of a rule; a policy brings its own
+    coverage_judge: Literal["encoder", "gold"] = "encoder"  # of a rule; gold is privileged
+    min_coverage: float | None = None  # attempts to answer below that coverage are refused; None lets all through
+
+
+@dataclass(frozen=True)
+class RethinkerChoice:
+    """What is searched at an intervention."""
+
+    kind: Literal["heuristic", "random"] = "heuristic"
+    quality: float = 0.8  # of heuristic
+    harm: float = 0.1  # of heuristic
+    redirects: bool = False  # of random: whether the agent is told to change course
+
+
+@dataclass(frozen=True)
+class CollectConfig:
+    """One collection."""
+
+    corpus: str  # folder in BEIR layout
+    agents: tuple[str, ...] = tuple(KINDS)
+    split: Literal["train", "val", "cal", "test", "all"] = "all"
+    questions: int | None = None  # a fixed sample of so many; None takes all
+    runs: int = 1  # runs of every agent on every question
+    dataset: str = "world"  # name that the runs carry
+    retriever: Literal["dense", "bm25"] = "dense"
+    backend: Literal["exact", "faiss"] = "exact"  # of the dense retriever
+    encoder: str | None = None  # sentence-transformers model; None is the packaged MiniLM
+    k: int = 5  # documents a query
+    controller: ControllerChoice | None = None  # None: the agents run by themselves
+    rethinker: RethinkerChoice = RethinkerChoice()
+    branch: BranchConfig | None = None  # None: no branching
+    group: int = 32  # runs that go side by side and are written together
+    workers: int = 1  # processes
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.agents if name not in KINDS]
+        if unknown or not self.agents:
+            raise UsageError(f"agents: {unknown or 'none'}; expected some of {', '.join(KINDS)}")
+        for name in ("runs", "k", "group", "workers"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name}: {getattr(self, name)}; expected 1 or more")
+        if self.branch is not None and self.controller is not None:
+            raise UsageError("branch: runs are branched without a controller; leave one of the two out")
+        if self.controller is not None and (self.controller.kind is None) == (self.controller.policy is None):
+            raise UsageError("controller: needs either `kind` or `policy`, and not both")
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One run to make."""
+
+    kind: str
+    query: Query
+    run_id: str
+
+
+def questions_of(config: CollectConfig) -> list[Query]:
+    """The questions that every agent is asked, in the order of the corpus.
+
+    Raises:
+        DataError: there are none, or the corpus cannot be read.
+    """
+    chosen = [query for query in read_queries(Path(config.corpus)) if config.split in ("all", split_of(query.id))]
+    if config.questions is not None:
+        chosen = sample_queries(chosen, config.questions)
+    if not chosen:
+        raise DataError(f"{config.corpus}: has no question in split {config.split}")
+    return chosen
+
+
+def groups_of(config: CollectConfig) -> list[list[Job]]:
+    """All jobs, agent by agent and question by question, cut into groups."""
+    queries = questions_of(config)
+    prefix = "" if config.seed == 0 else f"{config.seed}."
+    jobs = [
+        Job(kind, query, f"{prefix}{number}")
+        for number in range(config.runs)
+        for kind in config.agents
+        for query in queries
+    ]
+    return [jobs[start : start + config.group] for start in range(0, len(jobs), config.group)]

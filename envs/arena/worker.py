@@ -1,0 +1,201 @@
+"""One process of a collection: it holds the corpus and runs groups."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from stopwise.controllers.base import Controller
+from stopwise.controllers.session import ControlSession
+from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_queries
+from stopwise.data.store import write_trajectories
+from stopwise.envs.arena.branch_store import write_branches
+from stopwise.envs.arena.branching import branch
+from stopwise.envs.arena.collection import CollectConfig, groups_of
+from stopwise.envs.arena.kinds import KINDS
+from stopwise.envs.arena.loop import LoopConfig, Run, run_in_step
+from stopwise.envs.arena.oversight import ControllerOverseer
+from stopwise.envs.arena.population import sample_queries, scripted_run
+from stopwise.envs.arena.puzzle import make_reader
+from stopwise.envs.arena.rethinkers import HeuristicRethinker, RandomRethinker, Rethinker, criteria_of
+from stopwise.envs.arena.retrievers import BM25Retriever, DenseRetriever, Retriever, as_result
+from stopwise.models.embedding_cache import CachedEncoder
+from stopwise.models.encoders import Embeddings, Encoder
+from stopwise.signals.coverage import document_sentences
+from stopwise.signals.table import SignalInfo
+from stopwise.signals.tracker import SignalConfig, SignalTracker, document_text
+
+EMBEDDINGS = "embeddings.sqlite"  # of the corpus's texts, while collecting
+INDEX = "index"  # folder of the dense index, while collecting
+POOL_SIZE = 2000  # queries that the random rethinker draws from
+
+
+_WORKER: "Worker | None" = None  # of a worker process
+
+
+def start_worker(config: CollectConfig, out: Path, make_encoder: Callable[[str | None], Encoder]) -> None:
+    """Set up a worker process."""
+    global _WORKER
+    _WORKER = Worker(config, out, make_encoder)
+
+
+def run_in_worker(number: int) -> None:
+    """Run a group in a worker process."""
+    assert _WORKER is not None
+    _WORKER.run(number)
+
+
+class Worker:
+    """Holds the corpus and runs groups.
+
+    Args:
+        config: of the collection.
+        out: its folder, with the index and the embeddings that were prepared.
+        make_encoder: makes the encoder from its name.
+    """
+
+    def __init__(self, config: CollectConfig, out: Path, make_encoder: Callable[[str | None], Encoder]) -> None:
+        self._config = config
+        self._parts = out / "parts"
+        self._groups = groups_of(config)
+        self._loop = LoopConfig(k=config.k, dataset=config.dataset, forkable=config.branch is not None)
+        documents = list(read_corpus(Path(config.corpus)))
+        self._reader = make_reader(documents)
+        self._make_encoder = make_encoder
+        self._control = Control(config)
+        self._network = make_encoder(config.encoder) if config.retriever == "dense" or self._control.embeds else None
+        self._retriever: Retriever
+        if config.retriever == "bm25":
+            self._retriever = BM25Retriever(documents)
+        else:
+            assert self._network is not None
+            self._retriever = DenseRetriever.load(out / INDEX, documents, self._network, config.backend)
+        self._prepared = frozenset(texts_of_corpus(documents)) if self._control.embeds else frozenset[str]()
+        self._stored = None
+        if self._control.embeds and self._network is not None:
+            self._stored = CachedEncoder(self._network, out / EMBEDDINGS)
+
+    def run(self, number: int) -> None:
+        """Run one group and write its part."""
+        encoder = self._group_encoder()
+        retriever = self._retriever
+        if isinstance(retriever, DenseRetriever) and encoder is not None:
+            retriever = retriever.with_encoder(encoder)
+        runs: list[Run] = []
+        for job in self._groups[number]:
+            overseer = None
+            if self._config.controller is not None:
+                run_id = f"{self._config.dataset}/{job.kind}/{job.query.id}/{job.run_id}"
+                overseer = self._control.overseer(job.query, run_id, job.kind, encoder)
+            runs.append(scripted_run(KINDS[job.kind], job.query, self._reader, job.run_id, self._loop, overseer))
+        if self._config.branch is not None:
+            rethinker = self._control.rethinker
+            trajectories, outcomes = branch(runs, retriever, self._config.k, rethinker, self._config.branch)
+            write_branches(branches_part(self._parts, number), outcomes)
+        else:
+            trajectories = list(run_in_step(runs, retriever, self._config.k))
+        write_trajectories(trajectories_part(self._parts, number), trajectories)
+
+    def _group_encoder(self) -> Encoder | None:
+        """An encoder that remembers this group only: what others have asked must not change a batch of this one."""
+        if self._network is None:
+            return None
+        return _GroupEncoder(CachedEncoder(self._network, ":memory:"), self._stored, self._prepared)
+
+
+class _GroupEncoder:
+    """Texts of the corpus come from the collection's store, all others from the group's own cache."""
+
+    def __init__(self, own: CachedEncoder, stored: CachedEncoder | None, prepared: frozenset[str]) -> None:
+        self._own = own
+        self._stored = stored
+        self._prepared = prepared
+
+    @property
+    def id(self) -> str:
+        return self._own.id
+
+    def encode(self, texts: Sequence[str]) -> Embeddings:
+        if self._stored is None:
+            return self._own.encode(texts)
+        kept = np.array([text in self._prepared for text in texts], dtype=bool)
+        if kept.all() or not kept.any():
+            return (self._stored if kept.any() else self._own).encode(texts)
+        from_store = self._stored.encode([text for text, stored in zip(texts, kept, strict=True) if stored])
+        rows = np.empty((len(texts), from_store.shape[1]), dtype=np.float32)
+        rows[kept] = from_store
+        rows[~kept] = self._own.encode([text for text, stored in zip(texts, kept, strict=True) if not stored])
+        return rows
+
+
+def texts_of_corpus(documents: Iterable[CorpusDocument]) -> Iterator[str]:
+    """What a tracker embeds of documents."""
+    for document in documents:
+        result = as_result(document)
+        yield document_text(result)
+        yield from document_sentences(result)
+
+
+class Control:
+    """Makes the overseer of each run."""
+
+    def __init__(self, config: CollectConfig) -> None:
+        from stopwise.controllers.kinds import make_rule
+        from stopwise.controllers.package import read_package
+        from stopwise.signals.definitions import BY_NAME, with_prerequisites
+
+        self._config = config
+        self.rethinker = self._make_rethinker()
+        self.embeds = False  # whether its signals need an encoder
+        choice = config.controller
+        if choice is None:
+            return
+        self._controller: Controller
+        if choice.policy is not None:
+            package = read_package(Path(choice.policy))
+            self._controller, self._guards, self._info = package.controller, package.guards, package.signals
+        else:
+            self._controller, self._guards = make_rule(choice.kind or "", choice.params), choice.guards
+            signals = SignalConfig(coverage_judge=choice.coverage_judge)
+            self._info = SignalInfo(signals, encoder=None, calibrations=(), logs_sha256=None)
+        reads = set(self._controller.reads) | ({"Cov"} if choice.min_coverage is not None else set())
+        names = tuple(name for name in self._info.config.signals if name in reads) or ("Nov",)
+        self._signals = replace(self._info.config, signals=names)
+        needs = {need for name in with_prerequisites(names) for need in BY_NAME[name].needs}
+        judged = "Cov" in with_prerequisites(names) and self._signals.coverage_judge == "encoder"
+        self.embeds = judged or any(need.endswith("_embedding") for need in needs)
+
+    def overseer(self, query: Query, run_id: str, agent: str, encoder: Encoder | None) -> ControllerOverseer:
+        """An overseer of one run."""
+        assert self._config.controller is not None
+        calibrations = {(name, source): line for name, source, line in self._info.calibrations}
+        tracker = SignalTracker(
+            self._signals,
+            query.text,
+            criteria=query.criteria,
+            agent=agent,
+            encoder=encoder if self.embeds else None,
+            calibrations=calibrations,
+        )
+        session = ControlSession(self._controller.copy(), self._guards)
+        minimum = self._config.controller.min_coverage
+        return ControllerOverseer(session, tracker, self.rethinker, run_id, self._config.seed, minimum)
+
+    def _make_rethinker(self) -> Rethinker:
+        choice = self._config.rethinker
+        if choice.kind == "heuristic":
+            return HeuristicRethinker(choice.quality, choice.harm, self._config.seed)
+        queries = sample_queries(read_queries(Path(self._config.corpus)), POOL_SIZE)
+        pool = tuple(dict.fromkeys(text for query in queries for text in criteria_of(query)))[:POOL_SIZE]
+        return RandomRethinker(pool, self._config.seed, choice.redirects)
+
+
+def trajectories_part(parts: Path, number: int) -> Path:
+    """Where a group's runs are written; its being there means that the group is finished."""
+    return parts / f"{number:06d}.parquet"
+
+
+def branches_part(parts: Path, number: int) -> Path:
+    """Where a group's branches are written, before its runs."""
+    return parts / f"{number:06d}.branches.parquet"
