@@ -2,6 +2,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from stopwise.data.importers import importer
 from stopwise.data.importers.detect import sniff
 from stopwise.data.importers.toolbox import ImportProblem

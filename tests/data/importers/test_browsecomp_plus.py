@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.importers import browsecomp_plus
 from stopwise.data.records import Document, Step, Trajectory
 

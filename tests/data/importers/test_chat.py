@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.importers.tools import TOOLS
 from stopwise.data.records import Logprobs
 

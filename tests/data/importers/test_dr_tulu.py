@@ -1,4 +1,5 @@
 import pytest
+
 from stopwise.data.records import Document, Step
 
 DOCUMENT = {"id": "uuid", "title": "Lenn", "url": "http://lenn.org", "snippet": "A town.", "text": None, "score": None}

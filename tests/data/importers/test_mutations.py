@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+
 from stopwise.data.codec import trajectory_from_dict, trajectory_to_dict
 from stopwise.data.errors import DataError
 from stopwise.data.importers import FORMATS, importer

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.importers.otel import _seconds
 
 RESULTS = json.dumps({"query": "Ada", "results": [{"title": "Lenn", "url": "http://lenn.org", "content": "A town."}]})

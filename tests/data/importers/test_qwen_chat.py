@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.importers.conversation import UNANSWERED
 
 SYSTEM = {"role": "system", "content": "You are a seeker."}

@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.records import Logprobs
 
 ASKED = {"role": "user", "content": [{"type": "input_text", "text": "Where was Ada Brook born?"}]}

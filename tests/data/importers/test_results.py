@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.importers.results import literal, parse_results, split_results
 from stopwise.data.importers.toolbox import document_id
 from stopwise.data.records import Document

@@ -1,6 +1,7 @@
 import math
 
 import pytest
+
 from stopwise.data.importers.token_logprobs import parse_logprobs
 from stopwise.data.records import Logprobs
 

@@ -1,4 +1,5 @@
 import pytest
+
 from stopwise.data.importers.tools import TOOLS
 
 
