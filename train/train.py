@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from stopwise.controllers.base import Controller, check_number
 from stopwise.controllers.guards import Guards
@@ -21,7 +22,7 @@ from stopwise.evaluation.benchmark import missing_signal, summarise
 from stopwise.evaluation.rollout import rollout
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
 from stopwise.signals.table import SignalTable
-from stopwise.train.fit import action_values, fit_logistic
+from stopwise.train.fit import LogisticFit, action_values, fit_logistic
 from stopwise.train.regression import RegressorName
 from stopwise.train.targets import fitted_targets
 from stopwise.train.tune import Objective, choose_threshold, full_recall, tune_rule
@@ -142,10 +143,11 @@ def _train_logistic(
     spec = FeatureSpec(default_features(training, privileged=config.privileged) if names is None else names)
     check_privilege(spec, training.info.config, privileged=config.privileged)
     design = design_matrix(build_features(training, spec))
+    telling = informative_columns(design)
     values = run_values(training, config.reward)
     options = config.targets
     targets = fitted_targets(
-        design,
+        design[:, telling],
         training.offsets,
         values.gain_next,
         values.stop_value,
@@ -164,10 +166,8 @@ def _train_logistic(
     held_out = build_features(validation, spec)
     tried, candidates = [], []
     for strength in strengths:
-        fit = fit_logistic(design, actions, C=float(strength))
-        intercept = np.where(fit.support, fit.intercept, -np.inf)
-        weights = {"mean": fit.mean, "scale": fit.scale, "coef": fit.coef, "intercept": intercept}
-        controller = Logistic(spec, weights)
+        fit = fit_logistic(design[:, telling], actions, C=float(strength))
+        controller = Logistic(spec, _spread(fit, telling, design.shape[1]))
         stop = controller.probabilities(held_out)[:, Action.STOP]
         choice = choose_threshold(stop, validation, config.reward, config.guards, config.objective)
         controller.threshold = choice.threshold
@@ -176,6 +176,20 @@ def _train_logistic(
     returns, recalls, searches = (np.array([row[key] for row in tried]) for key in ("value", "recall", "searches"))
     best = config.objective.best(returns, recalls, searches, full_recall(validation))
     return candidates[best], tried
+
+
+def informative_columns(design: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Columns of a design matrix (N, C) that vary and repeat no earlier one; most masks are the same few."""
+    varying = np.flatnonzero((design != design[:1]).any(axis=0))
+    _, first = np.unique(design[:, varying], axis=1, return_index=True)
+    return varying[np.sort(first)]
+
+
+def _spread(fit: LogisticFit, columns: NDArray[np.int64], count: int) -> dict[str, NDArray[np.float64]]:
+    """The fit's arrays over all `count` columns: those left out get no weight."""
+    mean, scale, coef = np.zeros(count), np.ones(count), np.zeros((len(fit.coef), count))
+    mean[columns], scale[columns], coef[:, columns] = fit.mean, fit.scale, fit.coef
+    return {"mean": mean, "scale": scale, "coef": coef, "intercept": np.where(fit.support, fit.intercept, -np.inf)}
 
 
 def _tune(config: TrainConfig, env: ReplayEnv) -> tuple[Controller, list[dict[str, Any]]]:
