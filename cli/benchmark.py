@@ -169,10 +169,12 @@ def print_table(result: Mapping[str, Any]) -> None:
         f"intervention model: {rows[0]['intervention_model']}"
     )
     table = Table(
-        "controller", "searches", "saved", "recall", "against never_stop [95%]", "win/tie/loss", "interventions",
-        "return", "accuracy (runs known)", "ms",
+        "controller", "searches", "saved", "recall", "difference [95%]", "win/tie/loss", "nudges", "return",
+        "accuracy", "ms",
         title=title,
     )  # fmt: skip
+    for column in table.columns:
+        column.no_wrap = True
     for row in rows:
         if "not_applicable" in row:
             table.add_row(row["controller"], "not applicable", "", "", row["not_applicable"])
@@ -184,7 +186,6 @@ def print_table(result: Mapping[str, Any]) -> None:
             interval = "" if low is None else f" [{low:+.3f}, {high:+.3f}]"
             difference = f"{versus['difference']:+.3f}{interval}"
             outcome = f"{versus['wins']}/{versus['ties']}/{versus['losses']}"
-        accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.3f} ({row['accuracy_runs']})"
         table.add_row(
             row["controller"],
             _show(row["searches"], 1),
@@ -194,10 +195,22 @@ def print_table(result: Mapping[str, Any]) -> None:
             outcome,
             _show(row["interventions"], 2),
             _show(row["return"], 3),
-            accuracy,
+            _accuracy(row),
             _show(row["milliseconds_a_decision"], 2),
         )
     Console(width=max(Console().width, 140)).print(table)
+    say(
+        "difference: recall against never_stop, paired by question; nudges: interventions a run; accuracy: of runs that "
+        "end by an answer, where the answer at every stop is known; ms: a decision"
+    )
+
+
+def _accuracy(row: Mapping[str, Any]) -> str:
+    """Accuracy where it is known for every run that was not cut: over a part chosen by where it stopped it misleads."""
+    whole = row["runs"] - row["cut_runs"]
+    if row["accuracy"] is None or row["accuracy_runs"] < whole:
+        return f"{row['accuracy_runs']} of {whole} known"
+    return f"{row['accuracy']:.3f}"
 
 
 def _show(value: float | None, digits: int) -> str:

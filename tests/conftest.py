@@ -5,11 +5,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 from stopwise.data.splits import split_of
 from stopwise.signals.labels import LABELS
 from stopwise.signals.table import Episode, SignalInfo, build_table
 from stopwise.signals.tracker import SignalConfig, SignalRow
+
+# a loaded machine is slow: time is measured in benchmarks/, not in tests
+settings.register_profile("stopwise", deadline=None)
+settings.load_profile("stopwise")
 
 NAN = float("nan")
 
