@@ -200,8 +200,8 @@ def print_table(result: Mapping[str, Any]) -> None:
         )
     Console(width=max(Console().width, 140)).print(table)
     say(
-        "difference: recall against never_stop, paired by question; nudges: interventions a run; accuracy: of runs that "
-        "end by an answer, where the answer at every stop is known; ms: a decision"
+        "difference: recall against never_stop, paired by question; nudges: interventions a run; accuracy: of runs "
+        "that end by an answer, where the answer at every stop is known; ms: a decision"
     )
 
 
