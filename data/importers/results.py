@@ -171,8 +171,8 @@ def split_results(text: str) -> tuple[Document, ...]:
     ``Doc 1(Title: "X") Y``. Ranks are the list's own numbers, else count from 1. A text without such items is one
     document; a blank one is none.
     """
-    for layout in (_LINK, _LABELLED, _ANNOUNCED):
-        if heads := list(layout.finditer(text)):
+    for sign, layout in (("](", _LINK), ("\n", _LABELLED), ("Search Result", _ANNOUNCED)):  # a sign is found at once
+        if sign in text and (heads := list(layout.finditer(text))):
             return _headed(text, heads)
     marks: list[re.Match[str]] = []
     for mark in _ITEM.finditer(text):  # an item's number is the last one's plus one: "(2)" inside a text is no item

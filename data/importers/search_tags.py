@@ -138,8 +138,11 @@ def _read_text(path: Path) -> Iterator[Trajectory | ImportProblem]:
     if not turns:  # a bare generation, perhaps under its question
         start = _OPENING.search(text)
         generations.append((0, text[: start.start() if start else len(text)], text))
+    counted, lines = 0, 1
     for number, (start, asked, body) in enumerate(generations, 1):
-        where = f"line {text.count(chr(10), 0, start) + 1}"
+        lines += text.count("\n", counted, start)
+        counted = start
+        where = f"line {lines}"
         named = _QUESTION.findall(asked)
         question = optional_text(named[-1] if named else (asked if turns else None))
         steps = tuple(tagged_steps(body)) if _OPENING.search(body) else ()

@@ -54,6 +54,8 @@ def clean_text(text: str) -> str:
 
 def optional_text(value: Any) -> str | None:
     """Cleaned and stripped text of a JSON scalar; None for null, for blank text and for lists and objects."""
+    if value is None:
+        return None
     if isinstance(value, str):
         return clean_text(value).strip() or None
     if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
