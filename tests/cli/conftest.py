@@ -1,7 +1,7 @@
 import argparse
 
 import pytest
-from stopwise.cli import import_logs, inspect_logs
+from stopwise.cli import convert, import_logs, inspect_logs
 from stopwise.data.errors import StopwiseError
 
 
@@ -14,6 +14,7 @@ def stopwise(capsys):
         commands = parser.add_subparsers(required=True)
         import_logs.add_parser(commands)
         inspect_logs.add_parser(commands)
+        convert.add_parser(commands)
         args = parser.parse_args([str(arg) for arg in argv])
         capsys.readouterr()
         try:
