@@ -266,15 +266,15 @@ def describe(value: Any) -> str:
 
 
 # keys that logs use for one and the same thing, in the order of trust
-QUESTION_KEYS = ("question", "problem", "query", "task", "prompt", "input", "instruction")
+QUESTION_KEYS = ("question", "problem", "query")
 ID_KEYS = ("question_id", "query_id", "qid", "question_ID", "example_id", "task_id")
 REFERENCE_KEYS = (
     "reference_answer", "ground_truth", "gold_answer", "golden_answers", "correct_answer", "gt", "reference", "answer",
     "answers",
 )  # fmt: skip
-VERDICT_KEYS = ("correct", "is_correct", "is_corrected", "judge_correct", "em", "reward", "score")
+VERDICT_KEYS = ("correct", "is_correct", "is_corrected", "judge_correct", "em", "reward")
 AGENT_KEYS = ("agent", "model", "model_name", "agent_name")
-DATASET_KEYS = ("dataset", "dataset_name", "benchmark", "source", "tag")
+DATASET_KEYS = ("dataset", "dataset_name", "benchmark", "tag")
 
 
 @dataclass(frozen=True, slots=True)
