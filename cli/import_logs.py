@@ -6,7 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from itertools import chain
 from pathlib import Path
 from tempfile import SpooledTemporaryFile
@@ -46,6 +46,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--search-tool", action="append", default=[], metavar="NAME", help="a tool that searches; may be given again"
     )
+    parser.add_argument("--agent", metavar="NAME", help="the agent's name, where a log does not say it")
+    parser.add_argument("--dataset", metavar="NAME", help="the dataset's name, where a log does not say it")
     parser.add_argument("--strict", action="store_true", help="stop at the first record that cannot be read")
     parser.add_argument("--out", type=Path, metavar="FILE", help="the Parquet file to write")
     parser.add_argument("--list-formats", action="store_true", help="show each format in one line, and stop")
@@ -86,7 +88,7 @@ def _import(args: argparse.Namespace, paths: list[Path]) -> dict[str, Any]:
         print(f"reading {len(plan.sources) - _FILES_SHOWN} more files", file=sys.stderr)
     with Tally() as tally:
         found = chain(plan.skipped, read_sources(plan.sources, TOOLS.with_search(args.search_tool)))
-        trajectories = _good_ones(found, tally, args.strict)
+        trajectories = _named(_good_ones(found, tally, args.strict), args.agent, args.dataset)
         report = GoldReport()
         if gold:
             trajectories = join_gold(trajectories, gold, report)
@@ -185,6 +187,13 @@ def _good_ones(found: Iterable[Trajectory | ImportProblem], tally: Tally, strict
             raise DataError(f"{item}; --strict stops here, without it the rest is imported")
         else:
             tally.add_problem(item)
+
+
+def _named(trajectories: Iterator[Trajectory], agent: str | None, dataset: str | None) -> Iterator[Trajectory]:
+    """Fill in names that the logs lack; what a log says itself stays."""
+    for run in trajectories:
+        names = {"agent": run.agent or agent, "dataset": run.dataset or dataset}
+        yield run if (run.agent, run.dataset) == tuple(names.values()) else replace(run, **names)
 
 
 def _counted(trajectories: Iterator[Trajectory], tally: Tally) -> Iterator[Trajectory]:

@@ -9,6 +9,7 @@ import importlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Protocol, cast
 
@@ -60,7 +61,9 @@ def importer(format: str) -> Importer:
         UsageError: there is no such format.
     """
     if format not in FORMATS:
-        raise UsageError(f"--format {format}: no such format; expected auto or one of {', '.join(FORMATS)}")
+        near = get_close_matches(format, FORMATS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"expected auto or one of {', '.join(FORMATS)}"
+        raise UsageError(f"--format {format}: no such format; {hint}")
     return cast(Importer, importlib.import_module(FORMATS[format]))
 
 

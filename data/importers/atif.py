@@ -10,6 +10,7 @@ from typing import Any
 
 from stopwise.data.importers.chat import message_text
 from stopwise.data.importers.conversation import Call, Message, read_conversation
+from stopwise.data.importers.row_facts import row_facts
 from stopwise.data.importers.sources import read_rows
 from stopwise.data.importers.token_logprobs import parse_logprobs
 from stopwise.data.importers.toolbox import (
@@ -19,7 +20,6 @@ from stopwise.data.importers.toolbox import (
     optional_count,
     optional_text,
     question_id,
-    row_facts,
 )
 from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import Trajectory

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from stopwise.data.importers.conversation import Call, Message, read_conversation
+from stopwise.data.importers.row_facts import row_facts
 from stopwise.data.importers.sources import json_values, open_text, read_rows
 from stopwise.data.importers.toolbox import (
     ImportProblem,
@@ -22,7 +23,6 @@ from stopwise.data.importers.toolbox import (
     optional_count,
     optional_text,
     question_id,
-    row_facts,
 )
 from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import EndedBy, Trajectory

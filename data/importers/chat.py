@@ -14,25 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from stopwise.data.importers.conversation import Call, Message, Run, read_conversation
-from stopwise.data.importers.react import Turn, episodes, react_step
+from stopwise.data.importers.fireact import read_fireact
+from stopwise.data.importers.row_facts import RowFacts, row_facts
 from stopwise.data.importers.sources import JsonValue, json_values
 from stopwise.data.importers.token_logprobs import parse_logprobs
 from stopwise.data.importers.toolbox import (
     ImportProblem,
-    RowFacts,
     Sample,
-    clean_text,
     describe,
-    is_finite,
-    make_document,
     optional_count,
     optional_text,
     question_id,
-    row_facts,
-    verdict,
 )
 from stopwise.data.importers.tools import TOOLS, Tools
-from stopwise.data.records import Step, Trajectory
+from stopwise.data.records import Trajectory
 
 PICTURE = (
     '{"messages": [{"role": "assistant", "tool_calls": [..]}, {"role": "tool", "tool_call_id": .., "content": ..}]}'
@@ -97,7 +92,7 @@ def read_row(row: Any, where: str, number: int, tools: Tools) -> Trajectory | st
     if not isinstance(row, dict):
         return f"found {describe(row)}; expected an object with messages"
     if "traj" in row:
-        return _fireact(row, number, tools)
+        return read_fireact(row, number, tools)
     facts = row_facts(row)
     if any(key in row and row[key] is None for key in _MESSAGE_KEYS):
         if facts.question is None:
@@ -226,73 +221,3 @@ def _owl_messages(rounds: list[dict[str, Any]]) -> Iterator[Message]:
 def _named(items: Any) -> list[dict[str, Any]]:
     """The logged calls that `message_calls` takes."""
     return [item for item in items if message_calls([item])] if isinstance(items, list) else []
-
-
-def _fireact(row: dict[str, Any], number: int, tools: Tools) -> Trajectory | str:
-    traj = row["traj"]
-    question = optional_text(row.get("question"))
-    if isinstance(traj, list):
-        turns = [item for item in traj if isinstance(item, dict) and isinstance(item.get("content"), str)]
-        if turns and turns[0].get("role") != "assistant":
-            question = question or optional_text(turns.pop(0)["content"])
-        executed = list(_fireact_turns(turns))
-    elif isinstance(traj, str):
-        episode = list(episodes(f"Question: {question or ''}\n{clean_text(traj)}".splitlines(keepends=True)))[-1]
-        question = question or episode.question
-        executed = [(turn, None) for turn in episode.turns]
-    else:
-        return f"traj: found {describe(traj)}; expected turns or text"
-    if not question or not executed:
-        return "traj: found no question with Thought or Action"
-    steps: list[Step] = []
-    for turn, rest in executed:
-        steps.append(_fireact_step(turn, tools))
-        if rest:
-            steps.append(Step("other", thought=rest, error="written in the same turn, but not executed"))
-    facts = row_facts(row, ("gt", "answer"))
-    written = next((step.queries[0] for step in reversed(steps) if step.kind == "answer" and step.queries), None)
-    correct = verdict(row.get("em"))
-    f1 = row.get("f1")
-    return Trajectory(
-        id=facts.id or f"row-{number}",
-        question_id=question_id(question, facts.question_id),
-        question=question,
-        steps=tuple(steps),
-        answer=optional_text(row.get("pred")) or written,
-        correct=verdict(row.get("reward")) if correct is None else correct,
-        agent=facts.agent,
-        dataset=facts.dataset,
-        ended_by="answer" if written else "unknown",
-        meta=facts.meta | ({"f1": f1} if is_finite(f1) else {}),
-    )
-
-
-def _fireact_turns(items: list[dict[str, Any]]) -> Iterator[tuple[Turn, str | None]]:
-    """Each assistant message's first action with the observation after it, and what it wrote beyond that action.
-
-    A model may write many thoughts and actions in one message; only the first action was executed.
-    """
-    for i, item in enumerate(items):
-        if item.get("role") != "assistant":
-            continue
-        text = clean_text(item["content"])
-        written = next(episodes(["Question:\n", *text.splitlines(keepends=True)])).turns
-        first = next((turn for turn in written if turn.action), written[0] if written else Turn(thought=text))
-        later = written[written.index(first) + 1 :] if first in written else []
-        observation = None
-        if i + 1 < len(items) and items[i + 1].get("role") != "assistant":
-            observation = clean_text(items[i + 1]["content"]).strip().removeprefix("Observation:").strip()
-        rest = "\n".join(part for turn in later for part in (turn.thought, turn.action) if part)
-        yield Turn(first.thought, first.action, observation), rest or None
-
-
-def _fireact_step(turn: Turn, tools: Tools) -> Step:
-    step, _ = react_step(turn, None, tools)
-    if step.kind == "search" and step.documents:  # a passage from the web, not a page titled as the query
-        document = make_document(text=turn.observation, rank=1)
-        if document is None or document.text == "None":
-            return replace(step, documents=(), error="no results")
-        return replace(step, documents=(document,))
-    if not turn.action:
-        return replace(step, error="no action in the log")
-    return step

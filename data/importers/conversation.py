@@ -9,24 +9,20 @@ Families turn their logs into `Message` records; what counts as a step is decide
 - A result that an instruction to answer took the place of is no observation, and the end that follows was forced.
 """
 
-import ast
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from stopwise.data.importers.code_searches import searches_in_code
 from stopwise.data.importers.results import literal, parse_results
 from stopwise.data.importers.toolbox import clean_text, error_text, make_document, optional_text
-from stopwise.data.importers.tools import TOOLS, Tools
+from stopwise.data.importers.tools import QUERY_KEYS, TOOLS, Tools
 from stopwise.data.records import Document, EndedBy, Logprobs, Step, StepKind
 
 UNANSWERED = "no result in the log"
 
-_QUERY_KEYS = (
-    "query", "queries", "q", "search_query", "search_queries", "querys", "question", "keywords", "keyword",
-    "search_term", "user_query", "input", "text",
-)  # fmt: skip
 _PLACE_KEYS = ("url", "urls", "link", "links", "href", "docid", "doc_id", "id", "path", "page", "title")
 _ANSWER_KEYS = ("answer", "final_answer", "output", "result", "response", "text", "content")
 _FORCED = re.compile(
@@ -138,7 +134,7 @@ def call_queries(arguments: Any, kind: StepKind) -> tuple[str, ...]:
     """The queries of a call, or what it opened; the whole arguments as text where no key is known."""
     arguments = parse_arguments(arguments)
     if isinstance(arguments, Mapping):
-        keys = {"search": _QUERY_KEYS, "open": _PLACE_KEYS + _QUERY_KEYS, "answer": _ANSWER_KEYS}.get(kind, ())
+        keys = {"search": QUERY_KEYS, "open": _PLACE_KEYS + QUERY_KEYS, "answer": _ANSWER_KEYS}.get(kind, ())
         for key in keys:
             if found := _texts(arguments.get(key)):
                 return found
@@ -154,44 +150,9 @@ def _texts(value: Any) -> tuple[str, ...]:
     if isinstance(value, list | tuple):
         return tuple(text for item in value for text in _texts(item))
     if isinstance(value, Mapping):
-        return next((found for key in _QUERY_KEYS if (found := _texts(value.get(key)))), ())
+        return next((found for key in QUERY_KEYS if (found := _texts(value.get(key)))), ())
     text = optional_text(value)
     return (text,) if text else ()
-
-
-def searches_in_code(source: str, tools: Tools = TOOLS) -> tuple[str, ...]:
-    """Queries of the search calls in Python source: those written there as texts, else the source of the arguments."""
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return ()
-    nodes = list(ast.walk(tree))
-    named = {  # texts that a name was set to; the last one counts
-        target.id: node.value.value
-        for node in nodes
-        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        for target in node.targets
-        if isinstance(target, ast.Name)
-    }
-    queries: list[str] = []
-    unknown: list[str] = []
-    for node in nodes:
-        if not isinstance(node, ast.Call):
-            continue
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
-        values = [*node.args[:1], *(keyword.value for keyword in node.keywords if keyword.arg in _QUERY_KEYS)]
-        if name in ("search", "match", "findall") and isinstance(node.func, ast.Attribute):
-            continue  # of `re` and its like
-        if tools.kind(name) != "search":
-            continue
-        for value in values:
-            if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                queries.append(value.value)
-            elif isinstance(value, ast.Name) and value.id in named:
-                queries.append(named[value.id])
-            else:
-                unknown.append(ast.unparse(value))
-    return tuple(clean_text(query) for query in dict.fromkeys(queries or unknown))
 
 
 def _pair(turns: Sequence[Message]) -> tuple[int, bool]:

@@ -12,6 +12,7 @@ from typing import Any
 
 from stopwise.data.importers.conversation import final_answer, opened_page
 from stopwise.data.importers.results import parse_results
+from stopwise.data.importers.row_facts import row_facts
 from stopwise.data.importers.sources import read_rows
 from stopwise.data.importers.toolbox import (
     ImportProblem,
@@ -21,7 +22,6 @@ from stopwise.data.importers.toolbox import (
     optional_float,
     optional_text,
     question_id,
-    row_facts,
 )
 from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import Document, EndedBy, Step, Trajectory

@@ -13,6 +13,7 @@ from typing import Any
 
 from stopwise.data.importers.chat import message_text
 from stopwise.data.importers.conversation import Call, Message, parse_arguments, read_conversation
+from stopwise.data.importers.row_facts import row_facts
 from stopwise.data.importers.sources import read_rows
 from stopwise.data.importers.toolbox import (
     ImportProblem,
@@ -21,7 +22,6 @@ from stopwise.data.importers.toolbox import (
     describe,
     optional_text,
     question_id,
-    row_facts,
 )
 from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import EndedBy, Trajectory

@@ -11,6 +11,7 @@ from typing import Any
 
 from stopwise.data.importers.chat import message_text
 from stopwise.data.importers.conversation import Call, Message, Run, read_conversation
+from stopwise.data.importers.row_facts import row_facts
 from stopwise.data.importers.sources import read_rows
 from stopwise.data.importers.token_logprobs import parse_logprobs
 from stopwise.data.importers.toolbox import (
@@ -20,7 +21,6 @@ from stopwise.data.importers.toolbox import (
     optional_count,
     optional_text,
     question_id,
-    row_facts,
 )
 from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import EndedBy, Trajectory

@@ -154,8 +154,10 @@ _LINK = re.compile(
     re.MULTILINE,
 )
 _LABELLED = re.compile(
-    r"^(?:\d{1,4}[.)][ \t]*)?Title:[ \t]*(?P<title>[^\n]*)\n(?:URL|Link):[ \t]*(?P<url>\S+)", re.M | re.I
+    r"^(?:\d{1,4}[.)][ \t]*)?Title:[ \t]*(?P<title>[^\n]*)\n(?:(?:URL|Link):[ \t]*(?P<url>\S+)|(?=(?:Snippet|Text):))",
+    re.MULTILINE | re.IGNORECASE,
 )
+_SNIPPET_TAG = re.compile(r"</?(?:snippet|webpage)\b[^>]*>")
 _SECTION_END = re.compile(r"^(?:={3,}|-{3,})[ \t]*$|^A \w+ search for ", re.MULTILINE)  # the next query's list begins
 _ANNOUNCED = re.compile(
     r"^Search Result (?P<number>\d{1,4}):[ \t]*\n(?P<title>[^\n]*)\n(?P<url>[a-z]+://\S+)[ \t]*$", re.MULTILINE
@@ -171,8 +173,8 @@ def split_results(text: str) -> tuple[Document, ...]:
     ``Doc 1(Title: "X") Y``. Ranks are the list's own numbers, else count from 1. A text without such items is one
     document; a blank one is none.
     """
-    for layout in (_LINK, _LABELLED, _ANNOUNCED):
-        if heads := list(layout.finditer(text)):
+    for sign, layout in (("](", _LINK), ("\n", _LABELLED), ("Search Result", _ANNOUNCED)):  # a sign is found at once
+        if sign in text and (heads := list(layout.finditer(text))):
             return _headed(text, heads)
     marks: list[re.Match[str]] = []
     for mark in _ITEM.finditer(text):  # an item's number is the last one's plus one: "(2)" inside a text is no item
@@ -193,7 +195,8 @@ def _headed(text: str, heads: list[re.Match[str]]) -> tuple[Document, ...]:
     found: list[Document] = []
     for count, (head, end) in enumerate(zip(heads, ends, strict=True), 1):
         number = head.groupdict().get("number")
-        snippet = _SECTION_END.split(text[head.end() : end], maxsplit=1)[0].strip()
+        snippet = _SECTION_END.split(text[head.end() : end], maxsplit=1)[0]
+        snippet = _SNIPPET_TAG.sub("", snippet).strip() if "snippet" in snippet else snippet.strip()
         document = make_document(
             title=head["title"],
             url=head["url"],

@@ -12,8 +12,9 @@ from typing import Any
 from stopwise.data.importers.chat import message_calls, message_text
 from stopwise.data.importers.conversation import Call, Message, read_conversation
 from stopwise.data.importers.results import literal
+from stopwise.data.importers.row_facts import row_facts
 from stopwise.data.importers.sources import read_rows
-from stopwise.data.importers.toolbox import ImportProblem, Sample, describe, optional_text, question_id, row_facts
+from stopwise.data.importers.toolbox import ImportProblem, Sample, describe, optional_text, question_id
 from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import Trajectory
 

@@ -157,12 +157,15 @@ def _line(path: Path, number: int, line: bytes) -> JsonValue | ImportProblem:
 def _values(path: Path, text: str) -> Iterator[JsonValue | ImportProblem]:
     odd = bool(_ODD_ESCAPE.search(text))
     position, count = 0, 0
+    counted, lines = 0, 1  # lines up to `counted`, so that no text is counted twice
     while True:
         while position < len(text) and text[position] in " \t\r\n,":
             position += 1
         if position >= len(text):
             return
-        line = f"line {text.count(chr(10), 0, position) + 1}"
+        lines += text.count("\n", counted, position)
+        counted = position
+        line = f"line {lines}"
         try:
             value, end = _DECODER.raw_decode(text, position)
         except ValueError as error:

@@ -38,6 +38,12 @@ CODE_NAMES = frozenset(
     {"python", "python_interpreter", "code_interpreter", "execute_code", "run_python", "python_repl"}
 )
 
+# arguments under which search tools take their queries
+QUERY_KEYS = (
+    "query", "queries", "q", "search_query", "search_queries", "querys", "question", "keywords", "keyword",
+    "search_term", "user_query", "input", "text",
+)  # fmt: skip
+
 _WORD = re.compile(r"[A-Z]?[a-z0-9]+|[A-Z]+(?![a-z])")
 
 

@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from stopwise.data.importers.chat import message_text
-from stopwise.data.importers.conversation import searches_in_code
+from stopwise.data.importers.code_searches import searches_in_code
 from stopwise.data.importers.results import parse_results
+from stopwise.data.importers.row_facts import row_facts
 from stopwise.data.importers.sources import read_rows
 from stopwise.data.importers.toolbox import (
     ImportProblem,
@@ -26,7 +27,6 @@ from stopwise.data.importers.toolbox import (
     make_document,
     optional_text,
     question_id,
-    row_facts,
 )
 from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import Document, Step, Trajectory

@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from stopwise.cli import import_logs, inspect_logs
+from stopwise.cli import convert, import_logs, inspect_logs
 from stopwise.cli.main import main
 from stopwise.data.errors import StopwiseError
 from stopwise.data.records import AnswerProbe, Criterion, Document, Logprobs, Step, Trajectory
@@ -21,6 +21,7 @@ def stopwise(capsys):
         commands = parser.add_subparsers(required=True)
         import_logs.add_parser(commands)
         inspect_logs.add_parser(commands)
+        convert.add_parser(commands)
         args = parser.parse_args([str(arg) for arg in argv])
         capsys.readouterr()
         try:

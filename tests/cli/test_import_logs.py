@@ -193,6 +193,13 @@ def test_a_tool_may_be_named_a_search(stopwise, tmp_path):
     assert json.loads(stopwise("import", path, *options, "--search-tool", "Oracle")[1])["search_steps"] == 1
 
 
+def test_names_that_the_log_lacks_are_filled_in(stopwise, log, tmp_path):
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"id": "t", "question_id": "q", "question": "?", "agent": "mine"}')
+    stopwise("import", log, own, "--agent", "a", "--dataset", "d", "--out", tmp_path / "o")
+    assert {(run.agent, run.dataset) for run in read_trajectories(tmp_path / "o")} == {("a", "d"), ("mine", "d")}
+
+
 def test_formats_are_listed_with_a_picture(stopwise):
     status, stdout, _ = stopwise("import", "--list-formats")
     assert (status, stdout.splitlines()[0][:12]) == (0, "react       ")

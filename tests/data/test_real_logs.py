@@ -1,5 +1,6 @@
 """Counts over published logs, for those who have them: set STOPWISE_REAL_LOGS to their folder."""
 
+import json
 import os
 from collections import Counter
 from pathlib import Path
@@ -8,6 +9,7 @@ import pytest
 
 from stopwise.data.gold import GoldReport, join_gold, load_gold
 from stopwise.data.importers import choose, read_sources
+from stopwise.data.importers.search_tags import tagged_steps
 from stopwise.data.records import Trajectory
 
 LOGS = os.environ.get("STOPWISE_REAL_LOGS")
@@ -111,6 +113,10 @@ def test_dr_tulu():
     kinds = Counter(step.kind for run in runs for step in run.steps)
     assert (len(runs), kinds) == (9, {"search": 32, "open": 8, "answer": 9})
     assert all(step.queries and step.seconds for run in runs for step in run.search_steps)
+    for path, run in zip(sorted(Path(LOGS or "", "dr_tulu").iterdir()), runs, strict=True):  # the same runs as text
+        text = json.loads(path.read_text(encoding="utf-8"))["full_traces"]["generated_text"]
+        tagged = [(step.kind, step.thought, len(step.documents)) for step in tagged_steps(text)]
+        assert tagged == [(step.kind, step.thought, len(step.documents)) for step in run.steps]
 
 
 def test_deerflow_threads_and_replays():

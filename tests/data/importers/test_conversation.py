@@ -2,6 +2,7 @@ import json
 
 import pytest
 
+from stopwise.data.importers.code_searches import searches_in_code
 from stopwise.data.importers.conversation import (
     UNANSWERED,
     Call,
@@ -10,7 +11,6 @@ from stopwise.data.importers.conversation import (
     final_answer,
     is_forced_answer,
     read_conversation,
-    searches_in_code,
     split_thought,
 )
 from stopwise.data.importers.tools import TOOLS
