@@ -1,6 +1,7 @@
 import json
 
 import pytest
+
 from stopwise.data.importers import read_logs
 from stopwise.data.records import Document, Logprobs, Step, Trajectory
 from stopwise.data.store import write_trajectories

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
 from stopwise.data.codec import trajectory_from_dict
 from stopwise.data.importers import FORMATS
 from stopwise.data.importers.detect import take_sample
