@@ -43,7 +43,7 @@ def test_what_may_be_in_two_formats_is_refused_with_both(tmp_path):
 def test_no_such_format(own_log):
     with pytest.raises(UsageError, match="--format tea: no such format; expected auto or one of react"):
         choose([own_log], "tea")
-    with pytest.raises(UsageError, match="--format reakt: no such format; did you mean react?"):
+    with pytest.raises(UsageError, match=r"--format reakt: no such format; did you mean react\?"):
         choose([own_log], "reakt")
 
 
