@@ -192,7 +192,7 @@ def clue_phrase(clue: Clue, entity: Entity, vocabulary: Vocabulary) -> str:
     if clue.fact.circumstance is None:
         return kind.years[clue.fact.key].clue.format(decade=clue.fact.value // 10 * 10)
     phrase = kind.topics[clue.fact.key][clue.fact.value].clue
-    return f"{phrase} {vocabulary.circumstances[clue.fact.circumstance][0]}" if clue.specific else phrase
+    return f"{phrase} {vocabulary.circumstance(clue.fact.circumstance)[0]}" if clue.specific else phrase
 
 
 def labels(variables: tuple[Entity, ...]) -> tuple[str, ...]:
