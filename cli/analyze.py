@@ -33,8 +33,10 @@ def run(args: argparse.Namespace) -> int:
     from stopwise.evaluation.stagnation import analyze
     from stopwise.signals.table import read_table
 
-    if args.resamples < 1 or args.horizon < 1:
-        raise UsageError("--resamples and --horizon: expected 1 or more")
+    if args.resamples < 1 or args.horizon < 1 or args.seed < 0:
+        raise UsageError("--resamples and --horizon: expected 1 or more; --seed: 0 or more")
+    if args.out is not None and args.out.is_dir():
+        raise UsageError(f"--out {args.out}: is a folder; expected a file to write; name a file")
     path = signals_path(args.signals)
     table = read_table(path)
     result = analyze(table, resamples=args.resamples, horizon=args.horizon, seed=args.seed)

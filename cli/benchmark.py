@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stopwise.cli.output import print_json, say, signals_path
+from stopwise.controllers.base import check_number
 from stopwise.controllers.guards import Guards
 from stopwise.data.errors import UsageError
 from stopwise.envs.rewards import Reward
@@ -36,6 +37,10 @@ class BenchmarkConfig:
     margin: float = 0.01  # recall that a controller may lose and still count as not inferior
     privileged: bool = False
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_number("margin", self.margin, low=0, high=1)
+        check_number("seed", self.seed, low=0, whole=True)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -107,41 +112,50 @@ def make_arms(config: BenchmarkConfig, table: Any) -> list[Any]:
     for number, choice in enumerate(config.controllers):
         if (choice.kind is None) == (choice.policy is None):
             raise UsageError(f"controllers.{number}: needs either `kind` or `policy`, and not both")
+        if choice.match is not None and choice.kind != Random.kind:
+            raise UsageError(f"controllers.{number}.match: only {Random.kind} can be matched to another controller")
+        if choice.params and (choice.policy is not None or choice.match is not None):
+            raise UsageError(
+                f"controllers.{number}.params: a trained or matched controller has its own; leave them out"
+            )
         if choice.policy is not None:
             package = read_package(run_folder(Path(choice.policy)))
             arms[number] = Arm(choice.name or package.name, package.controller, package.guards, choice.policy)
         elif choice.match is None:
             controller = make_rule(choice.kind or "", choice.params)
             arms[number] = Arm(choice.name or controller.kind, controller, config.guards)
-        elif choice.kind != Random.kind:
-            raise UsageError(f"controllers.{number}.match: only {Random.kind} can be matched to another controller")
     for number, choice in enumerate(config.controllers):
         if choice.match is not None:
             reference = next((arm for arm in arms.values() if arm.name == choice.match), None)
             if reference is None:
                 names = ", ".join(arm.name for arm in arms.values())
                 raise UsageError(f"controllers.{number}.match: no controller is called {choice.match!r}; found {names}")
-            stop = _matched_rate(config, table, reference)
             name = choice.name or f"random ~ {choice.match}"
-            arms[number] = Arm(name, Random(stop=stop), config.guards)
+            arms[number] = _matched(config, table, reference, name)
     return [arms[number] for number in sorted(arms)]
 
 
-def _matched_rate(config: BenchmarkConfig, table: Any, reference: Any) -> float:
+def _matched(config: BenchmarkConfig, table: Any, reference: Any, name: str) -> Any:
+    """A random controller that makes as many searches on validation questions as the reference, if that can be told."""
+    from stopwise.controllers.baselines import Random
     from stopwise.envs.interventions import intervention_model
     from stopwise.envs.replay import ReplayEnv
-    from stopwise.evaluation.benchmark import matched_stop_rate, missing_signal
+    from stopwise.evaluation.benchmark import Arm, matched_stop_rate, missing_signal
     from stopwise.evaluation.rollout import rollout
     from stopwise.signals.features import FeatureSpec
 
     validation = table.split("val")
-    if missing_signal(table, reference.controller) is not None or not len(validation.values):
-        return 0.0
+    reason = missing_signal(validation, reference.controller)
+    if reason is not None:
+        return Arm(name, Random(), config.guards, not_applicable=f"{reference.name} is not applicable: {reason}")
+    if not len(validation.values):
+        return Arm(name, Random(), config.guards, not_applicable="no validation run to match the rate on")
     env = ReplayEnv(
         validation, FeatureSpec(()), reward=config.reward, intervention=intervention_model(config.intervention)
     )
     outcomes = rollout(env, reference.controller, reference.guards, seed=config.seed)
-    return matched_stop_rate(validation.lengths, sum(run.searches for run in outcomes) / len(outcomes))
+    searches = sum(run.searches for run in outcomes) / len(outcomes)
+    return Arm(name, Random(stop=matched_stop_rate(validation.lengths, searches, config.guards)), config.guards)
 
 
 def print_table(result: Mapping[str, Any]) -> None:
@@ -155,10 +169,12 @@ def print_table(result: Mapping[str, Any]) -> None:
         f"intervention model: {rows[0]['intervention_model']}"
     )
     table = Table(
-        "controller", "searches", "saved", "recall", "against never_stop [95%]", "win/tie/loss", "interventions",
-        "return", "accuracy (runs known)", "ms",
+        "controller", "searches", "saved", "recall", "difference [95%]", "win/tie/loss", "nudges", "return",
+        "accuracy", "ms",
         title=title,
     )  # fmt: skip
+    for column in table.columns:
+        column.no_wrap = True
     for row in rows:
         if "not_applicable" in row:
             table.add_row(row["controller"], "not applicable", "", "", row["not_applicable"])
@@ -170,7 +186,6 @@ def print_table(result: Mapping[str, Any]) -> None:
             interval = "" if low is None else f" [{low:+.3f}, {high:+.3f}]"
             difference = f"{versus['difference']:+.3f}{interval}"
             outcome = f"{versus['wins']}/{versus['ties']}/{versus['losses']}"
-        accuracy = "-" if row["accuracy"] is None else f"{row['accuracy']:.3f} ({row['accuracy_runs']})"
         table.add_row(
             row["controller"],
             _show(row["searches"], 1),
@@ -180,10 +195,22 @@ def print_table(result: Mapping[str, Any]) -> None:
             outcome,
             _show(row["interventions"], 2),
             _show(row["return"], 3),
-            accuracy,
+            _accuracy(row),
             _show(row["milliseconds_a_decision"], 2),
         )
     Console(width=max(Console().width, 140)).print(table)
+    say(
+        "difference: recall against never_stop, paired by question; nudges: interventions a run; accuracy: of runs "
+        "that end by an answer, where the answer at every stop is known; ms: a decision"
+    )
+
+
+def _accuracy(row: Mapping[str, Any]) -> str:
+    """Accuracy where it is known for every run that was not cut: over a part chosen by where it stopped it misleads."""
+    whole = row["runs"] - row["cut_runs"]
+    if row["accuracy"] is None or row["accuracy_runs"] < whole:
+        return f"{row['accuracy_runs']} of {whole} known"
+    return f"{row['accuracy']:.3f}"
 
 
 def _show(value: float | None, digits: int) -> str:

@@ -50,21 +50,28 @@ def _figures(benchmark: Path, run_folder: Path, name: str) -> dict[str, Any]:
     """The benchmark's figures for a policy, with its interval against never_stop."""
     from stopwise.data.errors import DataError
     from stopwise.data.files import read_json
+    from stopwise.train.train import run_folder as policy_folder
 
     path = benchmark / "result.json" if benchmark.is_dir() else benchmark
     result = read_json(path)
-    rows = result.get("rows", []) if isinstance(result, dict) else []
-    chosen = [row for row in rows if row.get("policy") and Path(row["policy"]).resolve() == run_folder.resolve()]
+    rows = result.get("rows") if isinstance(result, dict) else None
+    if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
+        raise DataError(f"{path}: is no result of `stopwise benchmark`; name its run folder")
+    wanted = policy_folder(run_folder).resolve()
+    chosen = [row for row in rows if row.get("policy") and policy_folder(Path(row["policy"])).resolve() == wanted]
     if not chosen or "not_applicable" in chosen[0]:
         raise DataError(f"{path}: has no figures for the policy {run_folder} ({name}); benchmark it first")
     row = chosen[0]
-    recall = (row["versus_never_stop"] or {}).get("recall", {})
-    return {
-        "split": result["split"],
-        "questions": result["questions"],
-        "intervention_model": row["intervention_model"],
-        "data_sha256": result["data_sha256"],
-        **{key: row[key] for key in METRICS},
-        "recall_difference": recall.get("difference"),
-        "recall_difference_ci": recall.get("ci"),
-    }
+    try:
+        recall = (row["versus_never_stop"] or {}).get("recall", {})
+        return {
+            "split": result["split"],
+            "questions": result["questions"],
+            "intervention_model": row["intervention_model"],
+            "data_sha256": result["data_sha256"],
+            **{key: row[key] for key in METRICS},
+            "recall_difference": recall.get("difference"),
+            "recall_difference_ci": recall.get("ci"),
+        }
+    except KeyError as error:
+        raise DataError(f"{path}: has no {error}; is it the whole result of `stopwise benchmark`?") from None

@@ -13,6 +13,9 @@ COMMANDS = {
     "demo": ("stopwise.cli.demo", "run the whole chain on the shipped sample logs"),
     "import": ("stopwise.cli.import_logs", "read other tools' logs into one Parquet file of trajectories"),
     "inspect": ("stopwise.cli.inspect_logs", "show what a file of trajectories holds, or one trajectory"),
+    "convert": ("stopwise.cli.convert", "write trajectories as JSON Lines or as a Hugging Face dataset"),
+    "world": ("stopwise.cli.world", "make a generated world, or compose deep questions of a corpus; check it"),
+    "collect": ("stopwise.cli.collect", "run agents over questions in the arena, with or without a controller"),
     "signals": ("stopwise.cli.signals", "compute the signals of every search step"),
     "analyze": ("stopwise.cli.analyze", "AUROC of every signal against new-item recall"),
     "train": ("stopwise.cli.train", "fit a controller on training questions, choose its threshold on validation"),
@@ -39,12 +42,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             importlib.import_module(module).add_parser(subparsers)
         else:
             subparsers.add_parser(name, help=summary, add_help=False)
-    options, rest = parser.parse_known_args(words)
-    # argparse gives up on positionals after an option: `train CONFIG --out RUN key=value` must work all the same
-    if rest and hasattr(options, "overrides") and all("=" in word and not word.startswith("-") for word in rest):
-        options.overrides.extend(rest)
-    elif rest:
-        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    options, late = parser.parse_known_args(words)
+    if late:
+        # argparse takes no positional words after an option once it had some: `train CONFIG --out RUN key=value`
+        if not hasattr(options, "overrides") or any(word.startswith("-") for word in late):
+            parser.error(f"unrecognized arguments: {' '.join(late)}")
+        options.overrides = [*options.overrides, *late]
     if options.version:
         from stopwise.controllers.package import stopwise_version
 

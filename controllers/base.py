@@ -1,6 +1,7 @@
 """The one contract of every controller: an observation after each search step in, a decision out."""
 
 import copy
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,6 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
 from stopwise.signals.features import FeatureSpec
 from stopwise.signals.tracker import SignalRow
@@ -105,6 +107,20 @@ class Controller(ABC):
     @abstractmethod
     def params(self) -> Mapping[str, Any]:
         """JSON-able parameters; ``type(self)(**params)`` is an equal controller (weights apart)."""
+
+
+def check_number(name: str, value: Any, *, low: float = -math.inf, high: float = math.inf, whole: bool = False) -> None:
+    """Refuse a parameter that is not a finite number within bounds; YAML reads ``1e-3``, for one, as a text.
+
+    Raises:
+        UsageError: it is something else; the message begins with `name`.
+    """
+    number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    if not number or not low <= value <= high or (whole and value != int(value)):
+        bounds = [f"{low:g} or more"] if low > -math.inf else []
+        bounds += [f"{high:g} or less"] if high < math.inf else []
+        kind = "whole number" if whole else "number"
+        raise UsageError(f"{name}: {value!r}; expected a {kind}{' of ' if bounds else ''}{', '.join(bounds)}")
 
 
 def certain(action: Action) -> Distribution:

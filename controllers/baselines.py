@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stopwise.controllers.base import Controller, Distribution, Legal, Observation, certain
+from stopwise.controllers.base import Controller, Distribution, Legal, Observation, certain, check_number
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
 
@@ -36,8 +36,7 @@ class FixedBudget(Controller):
         Raises:
             UsageError: `budget` is below 1.
         """
-        if budget < 1:
-            raise UsageError(f"fixed_budget: budget {budget}; expected 1 or more")
+        check_number("fixed_budget: budget", budget, low=1, whole=True)
         self.budget = budget
 
     def distribution(self, observation: Observation) -> tuple[Distribution, str | None]:
@@ -63,10 +62,10 @@ class Random(Controller):
         Raises:
             UsageError: they are no probabilities.
         """
-        if not (0 <= stop <= 1 and 0 <= intervene <= 1 and stop + intervene <= 1):
-            raise UsageError(
-                f"random: stop {stop} and intervene {intervene}; expected probabilities with a sum up to 1"
-            )
+        check_number("random: stop", stop, low=0, high=1)
+        check_number("random: intervene", intervene, low=0, high=1)
+        if stop + intervene > 1:
+            raise UsageError(f"random: stop {stop} and intervene {intervene}; expected a sum up to 1")
         self.stop = stop
         self.intervene = intervene
         self.reset()
@@ -82,8 +81,9 @@ class Random(Controller):
 
     def choose(self, probabilities: Distribution, legal: Legal) -> Action:
         """Draw from the distribution: one uniform number a step, so that runs share random numbers."""
-        position = self._generator.random()
-        return Action(min(2, int(np.searchsorted(np.cumsum(probabilities), position, side="right"))))
+        cumulative = np.cumsum(probabilities)
+        position = self._generator.random() * cumulative[-1]  # a sum just below 1 must not end in an illegal action
+        return Action(int(np.searchsorted(cumulative, position, side="right")))
 
     @property
     def params(self) -> Mapping[str, Any]:

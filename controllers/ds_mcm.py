@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, get_args
 
-from stopwise.controllers.base import Controller, Distribution, Observation, certain
+from stopwise.controllers.base import Controller, Distribution, Observation, certain, check_number
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
 
@@ -29,8 +29,9 @@ class DsMcm(Controller):
         Raises:
             UsageError: a value is not allowed.
         """
-        if k <= 0:
-            raise UsageError(f"ds_mcm: k {k}; expected a number above 0")
+        check_number("ds_mcm: k", k, low=0)
+        if k == 0:
+            raise UsageError("ds_mcm: k 0; expected a number above 0: every step would be flagged")
         if on_flag not in get_args(OnFlag):
             raise UsageError(f"ds_mcm: on_flag {on_flag!r}; expected one of {', '.join(get_args(OnFlag))}")
         self.k = k

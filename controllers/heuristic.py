@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from stopwise.controllers.base import Controller, Distribution, Observation, certain
+from stopwise.controllers.base import Controller, Distribution, Observation, certain, check_number
 from stopwise.data.records import Action
 from stopwise.signals.tracker import SignalRow
 
@@ -22,6 +22,12 @@ class HeuristicParams:
     cov_done: float = 1.0  # Cov from which a stagnant run has all it looked for
     patience: int = 2  # interventions on stagnation before it stops
 
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            whole = name in ("window", "patience")
+            low = {"window": 1, "patience": 0}.get(name, -np.inf)
+            check_number(f"heuristic: {name}", value, low=low, whole=whole)
+
 
 class Heuristic(Controller):
     """Patience rules.
@@ -36,7 +42,11 @@ class Heuristic(Controller):
     optional = ("Cov", "coverage_gain", "Div", "Sim")
 
     def __init__(self, **params: Any) -> None:
-        """Set `HeuristicParams` by name."""
+        """Set `HeuristicParams` by name.
+
+        Raises:
+            UsageError: a value is not allowed.
+        """
         self._params = HeuristicParams(**params)
         self.reset()
 
@@ -54,7 +64,11 @@ class Heuristic(Controller):
             return certain(Action.CONTINUE), None
         can_nudge = bool(observation.legal[Action.INTERVENE])
         # a step that found nothing at all brought nothing new: here, and only here, a null counts as zero
-        novelty = float(np.mean([row.values.get("Nov", 0.0) for row in recent]))
+        new = [0.0 if row.nulls.get("Nov") == "no documents" else row.values.get("Nov") for row in recent]
+        known = [share for share in new if share is not None]
+        if len(known) < len(new):  # as when the signals failed: no reason to stop an agent
+            return certain(Action.CONTINUE), None
+        novelty = float(np.mean(known))
         gains = [row.values["coverage_gain"] for row in recent if "coverage_gain" in row.values]
         if novelty <= params.nov_low and sum(gains) <= 0:
             covered = observation.row.values.get("Cov", 0.0) >= params.cov_done

@@ -28,7 +28,7 @@ class Logistic(Controller):
 
     def __init__(
         self,
-        features: FeatureSpec | Mapping[str, Any],
+        features: FeatureSpec,
         weights: Mapping[str, NDArray[np.float64]],
         threshold: float = 0.5,
     ) -> None:
@@ -43,8 +43,7 @@ class Logistic(Controller):
         Raises:
             DataError: an array is missing or has another shape.
         """
-        spec = features if isinstance(features, FeatureSpec) else FeatureSpec(tuple(features["signals"]))
-        columns = 2 * len(spec)
+        columns = 2 * len(features)
         shapes = {"mean": (columns,), "scale": (columns,), "coef": (3, columns), "intercept": (3,)}
         for name, shape in shapes.items():
             found = weights[name].shape if name in weights else "nothing"
@@ -52,8 +51,9 @@ class Logistic(Controller):
                 raise DataError(
                     f"logistic: weights {name} are {found}; expected shape {shape}; export the policy again"
                 )
-        self.features = spec
-        self.weights = {name: np.asarray(weights[name], dtype=np.float64) for name in shapes}
+        self.features = features
+        # safetensors writes the buffer as it lies, so another memory order would come back transposed
+        self.weights = {name: np.ascontiguousarray(weights[name], dtype=np.float64) for name in shapes}
         self.threshold = threshold
 
     def probabilities(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -74,7 +74,7 @@ class Logistic(Controller):
         """Stop from the threshold on, or where nothing else is legal."""
         if legal[Action.STOP] and (probabilities[Action.STOP] >= self.threshold or legal.sum() == 1):
             return Action.STOP
-        return Action(int(probabilities[: Action.STOP].argmax()))
+        return Action(int(np.where(legal, probabilities, -1.0)[: Action.STOP].argmax()))
 
     @property
     def params(self) -> Mapping[str, Any]:

@@ -8,7 +8,10 @@ from stopwise.data.records import Action
 
 
 class Oracle(Controller):
-    """Stop as soon as nothing that really came later was worth its price. Privileged; for replay only."""
+    """Stop as soon as nothing that really came later was worth its price; go on where that is unknown.
+
+    Privileged, for replay only.
+    """
 
     kind: ClassVar[str] = "oracle"
     privileged = True
@@ -21,8 +24,9 @@ class Oracle(Controller):
         """
         if observation.hindsight is None:
             raise ValueError("oracle: needs hindsight, which only a replayed log has")
-        worth_it = observation.hindsight.continue_value > observation.hindsight.stop_value
-        return certain(Action.CONTINUE if worth_it else Action.STOP), None
+        known = observation.hindsight
+        # unknown values are NaN, and no comparison with NaN holds: a run without gold is left to go on
+        return certain(Action.STOP if known.stop_value >= known.continue_value else Action.CONTINUE), None
 
     @property
     def params(self) -> Mapping[str, Any]:

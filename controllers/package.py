@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from stopwise.controllers.base import Controller
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.kinds import RULES, make_learned, make_rule
@@ -44,10 +46,10 @@ def write_package(folder: Path, package: PolicyPackage) -> None:
     """Write a package, atomically: an interrupted call leaves the old folder or the new one.
 
     Raises:
-        UsageError: `folder` is a file or cannot be written.
+        UsageError: `folder` is a file, holds something else than a package, or cannot be written.
     """
     controller = package.controller
-    with atomic_folder(Path(folder)) as partial:
+    with atomic_folder(Path(folder), mark=MANIFEST) as partial:
         if isinstance(controller, Logistic):
             from safetensors.numpy import save_file
 
@@ -66,8 +68,7 @@ def write_package(folder: Path, package: PolicyPackage) -> None:
             "files": {path.name: sha256_file(path) for path in sorted(partial.iterdir())},
         }
         manifest["digest"] = _digest(manifest)
-        text = json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False)
-        (partial / MANIFEST).write_text(text + "\n", encoding="utf-8")
+        (partial / MANIFEST).write_text(_manifest_text(manifest), encoding="utf-8")
 
 
 def read_package(folder: Path) -> PolicyPackage:
@@ -94,22 +95,18 @@ def read_package(folder: Path) -> PolicyPackage:
     unknown = [key for key in manifest if key not in _KEYS]
     if unknown:
         raise DataError(f"{path}: unknown key {unknown[0]!r}; expected {', '.join(_KEYS)}")
-    digest = manifest.pop("digest")
-    if digest != _digest(manifest):
-        raise DataError(f"{path}: was changed after it was written (its digest differs); export the policy again")
-    for name, expected in manifest["files"].items():
-        file = folder / Path(name).name  # never outside the folder
-        found = sha256_file(file) if file.is_file() else "no file"
-        if found != expected:
-            raise DataError(f"{file}: sha256 {found}; the manifest says {expected}; export the policy again")
     try:
+        same = path.read_bytes() == _manifest_text(manifest).encode("utf-8")  # spaces count too
+        digest = manifest.pop("digest")
+        if not same or digest != _digest(manifest):
+            raise DataError(f"{path}: was changed after it was written (its digest differs); export the policy again")
+        _check_files(folder, manifest)
         return _from_manifest(folder, manifest)
-    except StopwiseError:
+    except DataError:
         raise
-    except (KeyError, TypeError, ValueError) as error:
-        raise DataError(
-            f"{path}: is inconsistent ({type(error).__name__}: {error}); export the policy again"
-        ) from error
+    except (StopwiseError, AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = str(error) if isinstance(error, StopwiseError) else f"{type(error).__name__}: {error}"
+        raise DataError(f"{path}: is inconsistent ({reason}); export the policy again") from error
 
 
 def stopwise_version() -> str:
@@ -147,10 +144,8 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> PolicyPackage:
     if kind in RULES:
         controller = make_rule(kind, params)
     else:
-        from safetensors.numpy import load_file
-
         features = FeatureSpec(tuple(manifest["features"]["signals"]), manifest["features"]["version"])
-        controller = make_learned(kind, params, features, load_file(folder / WEIGHTS))
+        controller = make_learned(kind, params, features, _read_weights(folder / WEIGHTS))
     return PolicyPackage(
         name=manifest["name"],
         controller=controller,
@@ -158,6 +153,32 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> PolicyPackage:
         signals=info_from_json(manifest["signals"]),
         training=manifest["training"],
     )
+
+
+def _read_weights(path: Path) -> dict[str, NDArray[Any]]:
+    from safetensors import SafetensorError
+    from safetensors.numpy import load_file
+
+    try:
+        return load_file(path)
+    except SafetensorError as error:
+        raise DataError(f"{path}: is no safetensors file ({error}); export the policy again") from error
+
+
+def _check_files(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Every file that is read must be listed, be there, and be the one that was written."""
+    wanted = [CARD] if manifest["kind"] in RULES else [CARD, WEIGHTS]
+    if sorted(manifest["files"]) != wanted:
+        raise DataError(f"{folder}: the manifest lists {', '.join(manifest['files'])}; expected {', '.join(wanted)}")
+    for name, expected in manifest["files"].items():
+        file = folder / name
+        found = sha256_file(file) if file.is_file() else "no file"
+        if found != expected:
+            raise DataError(f"{file}: sha256 {found}; the manifest says {expected}; export the policy again")
+
+
+def _manifest_text(manifest: Mapping[str, Any]) -> str:
+    return json.dumps(manifest, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def _digest(manifest: Mapping[str, Any]) -> str:

@@ -86,7 +86,7 @@ class ControlSession:
             counts.last_failure = f"{type(error).__name__}: {error}"
             mildest = Action(int(legal.argmax()))
             shares = (float(mildest == 0), float(mildest == 1), float(mildest == 2))
-            decision = Decision(mildest, shares, f"controller failed, run goes on ({counts.last_failure})")
+            decision = Decision(mildest, shares, f"controller failed and was passed over ({counts.last_failure})")
         seconds = time.perf_counter() - started
         decision = replace(decision, cost=replace(decision.cost, seconds=seconds), proposed=decision.action)
         if self._mode == "monitor":

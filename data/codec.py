@@ -27,6 +27,7 @@ _TEXT, _WHOLE, _BOOLEAN, _LIST, _OBJECT = (str,), (int,), (bool,), (list, tuple)
 
 _Types = dict[str, tuple[type, ...]]
 _DOCUMENT: _Types = {"id": _TEXT, "text": _TEXT, "title": _TEXT, "url": _TEXT, "score": _NUMBER, "rank": _WHOLE}
+_DOCUMENT_KEYS = _DOCUMENT.keys()
 _LOGPROBS: _Types = {"top": _LIST, "entropies": _LIST, "source": _TEXT}
 _PROBE: _Types = {"answer": _TEXT, "correct": _BOOLEAN}
 _CRITERION: _Types = {"text": _TEXT, "gold_ids": _LIST}
@@ -193,6 +194,19 @@ def _step(value: Any, path: str) -> Step:
 
 
 def _document(value: Any, path: str, index: int) -> Document:
+    # most of a log is documents: right ones are taken without building paths, the rest goes the long way
+    if type(value) is dict and value.keys() <= _DOCUMENT_KEYS:
+        get = value.get
+        own, text, title, url, score, rank = get("id"), get("text"), get("title"), get("url"), get("score"), get("rank")
+        if (
+            type(own) is str
+            and (text is None or type(text) is str)
+            and (title is None or type(title) is str)
+            and (url is None or type(url) is str)
+            and (score is None or type(score) is float)
+            and (rank is None or (type(rank) is int and -(2**63) <= rank < 2**63))
+        ):
+            return Document(own, text, title, url, score, rank)
     path = f"{path}.documents[{index}]"
     fields = _checked(value, path, _DOCUMENT, ("id",))
     get = fields.get

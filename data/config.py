@@ -34,9 +34,11 @@ def load_config(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -
         raise DataError(f"{path}: no such file; expected a YAML config") from None
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error}); expected a YAML config") from error
-    except yaml.YAMLError as error:
-        place = f"line {error.problem_mark.line + 1}" if getattr(error, "problem_mark", None) else "somewhere"  # type: ignore[attr-defined]
-        raise DataError(f"{path}: {place}: is not YAML ({getattr(error, 'problem', error)})") from error
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date that is none, as 2024-99-99
+        mark = getattr(error, "problem_mark", None)
+        place = f"line {mark.line + 1}: " if mark else ""
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise DataError(f"{path}: {place}is not YAML ({reason})") from error
     if values is None:
         values = {}
     if not isinstance(values, dict):
@@ -55,7 +57,7 @@ def read_config(kind: type[Config], values: Mapping[str, Any], source: str) -> C
         return TypeAdapter(kind).validate_python(values)
     except ValidationError as error:
         first = error.errors()[0]
-        place = ".".join(str(part) for part in first["loc"] if not str(part).startswith(("tuple", "dict", "function")))
+        place = ".".join(str(part) for part in first["loc"] if "[" not in str(part))  # as function-after[...]
         found = repr(first.get("input"))
         shown = found if len(found) <= 80 else f"{found[:77]}..."
         raise UsageError(f"{source}: key {place or 'the whole'}: {first['msg']}; found {shown}") from None
@@ -66,7 +68,7 @@ def write_config(path: Path, config: Any, command: Sequence[str] = ()) -> None:
     import yaml
 
     with atomic_path(path) as partial:
-        head = f"# {' '.join(command)}\n" if command else ""
+        head = f"# {' '.join(' '.join(command).splitlines())}\n" if command else ""
         partial.write_text(head + yaml.safe_dump(plain(config), sort_keys=False, allow_unicode=True), encoding="utf-8")
 
 
@@ -89,7 +91,7 @@ def _override(values: dict[str, Any], override: str) -> None:
         raise UsageError(f"override {override!r}; expected key.path=value")
     try:
         value = yaml.safe_load(text)
-    except yaml.YAMLError:
+    except (yaml.YAMLError, ValueError):
         raise UsageError(f"override {override!r}: the value is not YAML") from None
     parts = place.split(".")
     target: Any = values
@@ -123,12 +125,23 @@ def _check_keys(kind: Any, value: Any, source: str, place: str) -> None:
                 hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
                 raise UsageError(f"{source}: unknown key {here}; {hint}")
             _check_keys(hints[key], inner, source, here)
-        return
-    origin = get_origin(kind)
+        return None
+    origin, inner_kinds = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):
-        for option in get_args(kind):
-            if is_dataclass(option):
-                _check_keys(option, value, source, place)
-    elif origin in (tuple, list) and isinstance(value, list):
+        shapes = (dict, Mapping) if isinstance(value, Mapping) else (tuple, list)
+        fitting = [option for option in inner_kinds if is_dataclass(option) or get_origin(option) in shapes]
+        refusals = []
+        for option in fitting:
+            try:
+                return _check_keys(option, value, source, place)
+            except UsageError as error:
+                refusals.append(error)
+        if refusals:  # no kind of value knows the key
+            raise refusals[0]
+    elif origin in (tuple, list) and isinstance(value, list | tuple):
         for number, item in enumerate(value):
-            _check_keys(get_args(kind)[0], item, source, f"{place}.{number}")
+            _check_keys(inner_kinds[0], item, source, f"{place}.{number}")
+    elif origin in (dict, Mapping) and isinstance(value, Mapping):
+        for key, item in value.items():
+            _check_keys(inner_kinds[1], item, source, f"{place}.{key}")
+    return None

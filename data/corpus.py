@@ -150,9 +150,9 @@ def corpus_writer(folder: Path) -> Iterator[CorpusWriter]:
     """Open a corpus for writing; the folder appears, complete, when the block ends without an error.
 
     Raises:
-        UsageError: `folder` is a file, or cannot be written.
+        UsageError: `folder` is a file, holds something else than a corpus, or cannot be written.
     """
-    with atomic_folder(folder) as partial, ExitStack() as files:
+    with atomic_folder(folder, mark="corpus.jsonl") as partial, ExitStack() as files:
         (partial / "qrels").mkdir()
         qrels = {split: files.enter_context(_open_to_write(partial / "qrels" / f"{split}.tsv")) for split in SPLITS}
         for target in qrels.values():

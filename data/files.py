@@ -40,9 +40,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
         yield partial
         with partial.open("rb") as written:
             os.fsync(written.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        partial.chmod(0o666 & ~umask)  # mkstemp makes private files; results get the usual mode
+        partial.chmod(0o666 & ~_umask())  # mkstemp makes private files; results get the usual mode
         partial.replace(target)
         _sync_folder(target.parent)
     finally:
@@ -50,15 +48,27 @@ def atomic_path(target: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def atomic_folder(target: Path) -> Iterator[Path]:
+def atomic_folder(target: Path, mark: str = "result.json") -> Iterator[Path]:
     """Yield a temporary folder beside `target`; on success it takes `target`'s place, else it is removed.
 
+    Args:
+        target: the folder that shall exist afterwards.
+        mark: a file that shows that an existing folder is an earlier result of the same kind. Only such a folder, or
+            an empty one, is replaced: a slip in a path must not delete somebody's work.
+
+    Yields:
+        A folder beside `target`, so that the rename cannot cross file systems.
+
     Raises:
-        UsageError: `target` exists and is a file.
+        UsageError: `target` is a file, holds something else, or cannot be written.
     """
     target = Path(target)
     if target.exists() and not target.is_dir():
         raise UsageError(f"{target}: is a file; expected a folder to write; name another path")
+    if target.is_dir() and not (target / mark).is_file() and any(target.iterdir()):
+        raise UsageError(
+            f"{target}: holds other files and no {mark}; expected a new or empty folder; name another path"
+        )
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
@@ -71,7 +81,7 @@ def atomic_folder(target: Path) -> Iterator[Path]:
             if path.is_file():
                 with path.open("rb") as written:
                     os.fsync(written.fileno())
-        partial.chmod(0o755)
+        partial.chmod(0o777 & ~_umask())
         if target.exists():
             target.rename(retired)
         partial.rename(target)
@@ -95,7 +105,7 @@ def read_json(path: Path) -> Any:
     """Read one JSON value.
 
     Raises:
-        DataError: the file is missing, is not UTF-8 or is not JSON; the message names the line and column.
+        DataError: the file cannot be read, is not UTF-8 or is not JSON; the message names the line and column.
     """
     try:
         return json.loads(Path(path).read_text(encoding="utf-8-sig"))
@@ -103,6 +113,8 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: no such file") from None
     except IsADirectoryError:
         raise DataError(f"{path}: is a folder; expected a JSON file") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror}); expected a JSON file") from error
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: byte {error.start} is not UTF-8; expected JSON text") from error
     except json.JSONDecodeError as error:
@@ -113,6 +125,12 @@ def sha256_file(path: Path) -> str:
     """Hexadecimal SHA-256 of a file's bytes, read in blocks."""
     with Path(path).open("rb") as source:
         return hashlib.file_digest(source, "sha256").hexdigest()
+
+
+def _umask() -> int:
+    umask = os.umask(0)  # it can be read only by setting it
+    os.umask(umask)
+    return umask
 
 
 def _sync_folder(folder: Path) -> None:

@@ -8,6 +8,7 @@ by their text, so memory does not grow with the number of trajectories. The same
 
 import json
 from collections.abc import Iterable, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,9 @@ def write_trajectories(path: Path, trajectories: Iterable[Trajectory]) -> int:
             store_schema=True,
         )
         with writer:
-            for rows in _groups(trajectories):
-                writer.write_table(_table(rows), row_group_size=len(rows))
-                count += len(rows)
+            for group in _groups(trajectories):
+                writer.write_table(_table(group), row_group_size=len(group))
+                count += len(group)
     return count
 
 
@@ -145,90 +146,125 @@ def open_parquet(path: Path, kind: str, version: int) -> pq.ParquetFile:
     )
 
 
-def _table(rows: list[dict[str, Any]]) -> pa.Table:
-    try:
-        return pa.Table.from_pylist(rows, SCHEMA)
-    except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
-        if len(rows) > 1:
-            for row in rows:  # find out which one it is
-                _table([row])
-        raise DataError(f"trajectory {rows[0]['id']!r}: cannot be stored ({error})") from error
-
-
-def _groups(trajectories: Iterable[Trajectory]) -> Iterator[list[dict[str, Any]]]:
-    rows: list[dict[str, Any]] = []
+def _groups(trajectories: Iterable[Trajectory]) -> Iterator[list[Trajectory]]:
+    """Consecutive trajectories, as many as a row group shall hold."""
+    group: list[Trajectory] = []
     characters = 0
     for trajectory in trajectories:
-        row, length = _row(trajectory)
-        if rows and characters + length > _GROUP_CHARACTERS:
-            yield rows
-            rows, characters = [], 0
-        rows.append(row)
+        length = _characters(trajectory)
+        if group and characters + length > _GROUP_CHARACTERS:
+            yield group
+            group, characters = [], 0
+        group.append(trajectory)
         characters += length
-        if len(rows) >= _GROUP_ROWS:
-            yield rows
-            rows, characters = [], 0
-    if rows:
-        yield rows
+        if len(group) >= _GROUP_ROWS:
+            yield group
+            group, characters = [], 0
+    if group:
+        yield group
 
 
-def _row(trajectory: Trajectory) -> tuple[dict[str, Any], int]:
-    """A trajectory as the schema wants it, and the characters of its texts."""
-    index: dict[tuple[str | None, ...], int] = {}
-    steps = []
+def _characters(trajectory: Trajectory) -> int:
+    """About how many bytes a trajectory takes in memory: its texts, each result's, and 8 a number."""
     length = len(trajectory.question)
     for step in trajectory.steps:
-        results = []
-        for document in step.documents:
-            key = (document.id, document.text, document.title, document.url)
-            results.append(
-                {"document": index.setdefault(key, len(index)), "score": document.score, "rank": document.rank}
-            )
         length += len(step.thought or "") + len(step.error or "") + sum(map(len, step.queries))
+        for document in step.documents:
+            length += len(document.text or "") + 100
         if step.logprobs:
             length += 8 * sum(map(len, step.logprobs.top or ())) + 8 * len(step.logprobs.entropies or ())
-        steps.append(_step_row(step, results))
-    length += sum(len(text) for key in index for text in key if text)
+    return length
+
+
+def _table(group: list[Trajectory]) -> pa.Table:
     try:
-        meta = json.dumps(dict(trajectory.meta), ensure_ascii=False, allow_nan=False)
+        return _columns(group)
+    except (pa.ArrowException, UnicodeError, OverflowError, TypeError) as error:
+        if len(group) > 1:
+            for trajectory in group:  # find out which one it is
+                _table([trajectory])
+        raise DataError(f"trajectory {group[0].id!r}: cannot be stored ({error})") from error
+
+
+def _columns(group: list[Trajectory]) -> pa.Table:
+    """Trajectories as the schema wants them, column by column: nested Python objects take several times longer."""
+    steps = [step for trajectory in group for step in trajectory.steps]
+    keys: list[tuple[str | None, ...]] = []  # documents of all trajectories, each once a trajectory
+    key_counts: list[int] = []
+    references: list[int] = []  # of each result, within its trajectory
+    for trajectory in group:
+        index: dict[tuple[str | None, ...], int] = {}
+        for step in trajectory.steps:
+            for document in step.documents:
+                key = (document.id, document.text, document.title, document.url)
+                references.append(index.setdefault(key, len(index)))
+        keys.extend(index)
+        key_counts.append(len(index))
+    results = [document for step in steps for document in step.documents]
+    result_fields = [
+        pa.array(references, pa.int32()),
+        pa.array([document.score for document in results], pa.float64()),
+        pa.array([document.rank for document in results], pa.int64()),
+    ]
+    nested = {
+        "queries": pa.array([step.queries for step in steps], _TEXTS),
+        "results": _lists([len(step.documents) for step in steps], _struct(result_fields, _RESULT)),
+        "logprobs": pa.array([_logprobs_row(step.logprobs) for step in steps], _LOGPROBS),
+        "answer_probe": pa.array(
+            [p and {"answer": p.answer, "correct": p.correct} for p in (step.answer_probe for step in steps)],
+            _STEP.field("answer_probe").type,
+        ),
+    }
+    step_fields = [
+        nested[field.name]
+        if field.name in nested
+        else pa.array([getattr(step, field.name) for step in steps], field.type)
+        for field in _STEP
+    ]
+    document_fields = [pa.array([key[i] for key in keys], pa.string()) for i in range(len(_DOCUMENT))]
+    columns = {
+        "criteria": pa.array(
+            [
+                None if t.criteria is None else [{"text": c.text, "gold_ids": c.gold_ids} for c in t.criteria]
+                for t in group
+            ],
+            SCHEMA.field("criteria").type,
+        ),
+        "meta": pa.array([_meta(trajectory) for trajectory in group], pa.string()),
+        "steps": _lists([len(trajectory.steps) for trajectory in group], _struct(step_fields, _STEP)),
+        "documents": _lists(key_counts, _struct(document_fields, _DOCUMENT)),
+    }
+    return pa.table(
+        [
+            columns[field.name]
+            if field.name in columns
+            else pa.array([getattr(t, field.name) for t in group], field.type)
+            for field in SCHEMA
+        ],
+        SCHEMA,
+    )
+
+
+def _struct(arrays: list[pa.Array], type: pa.StructType) -> pa.StructArray:
+    return pa.StructArray.from_arrays(arrays, fields=list(type))
+
+
+def _lists(lengths: list[int], values: pa.Array) -> pa.ListArray:
+    offsets = pa.array(accumulate(lengths, initial=0), pa.int32())
+    return pa.ListArray.from_arrays(offsets, values)
+
+
+def _logprobs_row(logprobs: Logprobs | None) -> dict[str, Any] | None:
+    if logprobs is None:
+        return None
+    return {"top": logprobs.top, "entropies": logprobs.entropies, "source": logprobs.source}
+
+
+def _meta(trajectory: Trajectory) -> str:
+    try:
+        return json.dumps(dict(trajectory.meta), ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:
         raise DataError(f"trajectory {trajectory.id!r}: meta is not JSON ({error})") from error
-    row = {
-        "id": trajectory.id,
-        "question_id": trajectory.question_id,
-        "question": trajectory.question,
-        "criteria": None
-        if trajectory.criteria is None
-        else [{"text": c.text, "gold_ids": c.gold_ids} for c in trajectory.criteria],
-        "answer": trajectory.answer,
-        "correct": trajectory.correct,
-        "gold_ids": trajectory.gold_ids,
-        "agent": trajectory.agent,
-        "dataset": trajectory.dataset,
-        "ended_by": trajectory.ended_by,
-        "meta": meta,
-        "steps": steps,
-        "documents": [dict(zip(("id", "text", "title", "url"), key, strict=True)) for key in index],
-    }
-    return row, length
-
-
-def _step_row(step: Step, results: list[dict[str, Any]]) -> dict[str, Any]:
-    logprobs, probe = step.logprobs, step.answer_probe
-    return {
-        "kind": step.kind,
-        "thought": step.thought,
-        "queries": step.queries,
-        "results": results,
-        "error": step.error,
-        "logprobs": logprobs and {"top": logprobs.top, "entropies": logprobs.entropies, "source": logprobs.source},
-        "answer_probe": probe and {"answer": probe.answer, "correct": probe.correct},
-        "logged_action": None if step.logged_action is None else int(step.logged_action),
-        "propensity": step.propensity,
-        "tokens_in": step.tokens_in,
-        "tokens_out": step.tokens_out,
-        "seconds": step.seconds,
-    }
 
 
 def _trajectory(row: dict[str, Any]) -> Trajectory:

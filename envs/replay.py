@@ -1,6 +1,7 @@
 """ReplayEnv: logged runs as a Gymnasium environment in which a controller says continue, intervene or stop."""
 
-from collections.abc import Mapping, Sequence
+import operator
+from collections.abc import Mapping
 from typing import Any
 
 import gymnasium
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 from stopwise.controllers.base import Hindsight
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Action
+from stopwise.envs.hindsight import hindsight_values
 from stopwise.envs.interventions import Forbidden, InterventionModel
-from stopwise.envs.rewards import Reward, hindsight_values, run_values
+from stopwise.envs.rewards import Reward, run_values
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
 from stopwise.signals.table import SignalTable
 from stopwise.signals.tracker import SignalRow
@@ -85,9 +87,12 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
 
     @property
     def hindsight(self) -> Hindsight:
-        """What privileged controllers may know at the current step."""
+        """What privileged controllers may know at the current step; NaN in a run whose gold is unknown."""
+        row = self._current
+        if not self.table.has_gold[self._episode]:
+            return Hindsight(float("nan"), float("nan"))
         stop, going_on = self._hindsight
-        return Hindsight(float(stop[self._current]), float(going_on[self._current]))
+        return Hindsight(float(stop[row]), float(going_on[row]))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None
@@ -100,9 +105,10 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         super().reset(seed=seed)
         chosen = (options or {}).get("episode")
         if chosen is None:
-            chosen = int(self._runs[self.np_random.integers(len(self._runs))])
-        if not 0 <= chosen < len(self.table) or self.table.lengths[chosen] == 0:
-            raise UsageError(f"replay: episode {chosen} does not exist or has no search step")
+            chosen = self._runs[self.np_random.integers(len(self._runs))]
+        known = isinstance(chosen, int | np.integer) and 0 <= chosen < len(self.table)
+        if not known or self.table.lengths[chosen] == 0:
+            raise UsageError(f"replay: episode {chosen!r} does not exist or has no search step")
         self._episode = int(chosen)
         self._row = int(self.table.offsets[self._episode])
         self._searches = 1
@@ -117,13 +123,12 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
             UsageError: the run is over, or the action is none of 0, 1, 2.
         """
         row = self._current
-        if not self.action_space.contains(np.int64(action)):
-            raise UsageError(f"replay: action {action!r}; expected 0 (continue), 1 (intervene) or 2 (stop)")
-        done = Action(int(action))
+        try:
+            done = Action(operator.index(action))
+        except (TypeError, ValueError):
+            raise UsageError(f"replay: action {action!r}; expected 0 (continue), 1 (intervene) or 2 (stop)") from None
         if done is Action.INTERVENE and not self.intervention.available:
             done = Action.CONTINUE
-        if self._since is not None:
-            self._since += 1
         terms = {"controller": -self.reward.controller}
         ended_by: str | None = None
         if done is Action.STOP:
@@ -138,6 +143,8 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
             if row + 1 < self.table.offsets[self._episode + 1]:
                 self._row = row + 1
                 self._searches += 1
+                if self._since is not None:
+                    self._since += 1
                 terms["search"] = -self.reward.search
             else:
                 ended_by = self.table.episodes[self._episode].ended_by
@@ -176,8 +183,3 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
             "reward": dict(terms),
             "ended_by": ended_by,
         }
-
-
-def episodes_with_decisions(table: SignalTable) -> Sequence[int]:
-    """Indices of the runs that have at least one search step."""
-    return [int(index) for index in np.flatnonzero(table.lengths > 0)]

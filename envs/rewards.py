@@ -50,20 +50,3 @@ def run_values(table: SignalTable, reward: Reward) -> RunValues:
         stop_value=reward.correct * np.nan_to_num(table.label("probe_correct")),
         end_value=reward.correct * correct,
     )
-
-
-def hindsight_values(table: SignalTable, reward: Reward) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The clairvoyant optimum of stopping, by backward induction over what really came.
-
-    Returns:
-        stop and continue: values of both actions at each row, shape (N,) each; an upper bound, never a target.
-    """
-    values = run_values(table, reward)
-    going_on = np.zeros(len(values.gain_next))
-    for episode, (start, stop) in enumerate(zip(table.offsets[:-1], table.offsets[1:], strict=True)):
-        ahead = values.end_value[episode]
-        for index in range(stop - 1, start - 1, -1):
-            price = reward.search if index < stop - 1 else 0.0
-            going_on[index] = reward.recall * values.gain_next[index] - price - reward.controller + ahead
-            ahead = max(values.stop_value[index], going_on[index])
-    return values.stop_value, going_on

@@ -29,6 +29,7 @@ class Arm:
     controller: Controller
     guards: Guards = Guards()
     origin: str | None = None  # where a learned one comes from
+    not_applicable: str | None = None  # why it cannot be run at all, if it cannot
 
 
 def missing_signal(table: SignalTable, controller: Controller) -> str | None:
@@ -42,7 +43,7 @@ def missing_signal(table: SignalTable, controller: Controller) -> str | None:
             return f"no {name}: not computed"
         if not (table.reasons[:, table.names.index(name)] == 0).any():
             counts = table.null_counts(name)
-            main = "calibrated" if not counts else max(counts, key=lambda reason: counts[reason])
+            main = max(counts, key=lambda reason: counts[reason], default="no search steps")
             cause = "no logprobs" if "no logprobs" in counts else main
             return f"no {name}: {cause}"
     if controller.features is not None:
@@ -69,7 +70,8 @@ def benchmark(
         JSON-able rows in the order of `arms`; one that does not apply has ``not_applicable`` instead of figures.
 
     Raises:
-        UsageError: two arms have one name, or a controller is privileged without permission.
+        UsageError: two arms have one name, or one has privileged features without permission.
+        DataError: there is no run.
     """
     names = [arm.name for arm in arms]
     doubled = [name for name in names if names.count(name) > 1]
@@ -79,13 +81,16 @@ def benchmark(
     if len(table) == 0:
         raise DataError("benchmark: no run belongs to this split; name another split or bring more questions")
     baseline = rollout(env, NeverStop(), Guards(max_steps=10**9), seed=seed)
-    bound = rollout(env, Oracle(), Guards(max_steps=10**9), seed=seed)
+    full = summarise(env, baseline)
+    bound = summarise(env, rollout(env, Oracle(), Guards(max_steps=10**9), seed=seed))
     rows = []
     for arm in arms:
         head = {"controller": arm.name, "kind": arm.controller.kind, "intervention_model": env.intervention.name}
         if arm.origin is not None:
             head["policy"] = arm.origin
-        reason = missing_signal(table, arm.controller)
+        reason = arm.not_applicable or missing_signal(table, arm.controller)
+        if reason is None and arm.controller.privileged and not table.has_gold.any():
+            reason = "no gold: hindsight does not know what a search brought"
         if reason is not None:
             rows.append(head | {"not_applicable": reason})
             continue
@@ -94,9 +99,9 @@ def benchmark(
         outcomes = rollout(env, arm.controller, arm.guards, seed=seed)
         figures = summarise(env, outcomes)
         versus = None if isinstance(arm.controller, NeverStop) else against(env, outcomes, baseline, seed, margin)
-        saved = _searches(baseline) - _searches(outcomes)
-        figures["saving"] = _share(saved, _searches(baseline))
-        figures["oracle_saving_share"] = _share(saved, _searches(baseline) - _searches(bound))
+        saved = full["searches"] - figures["searches"]
+        figures["saving"] = _share(saved, full["searches"])
+        figures["oracle_saving_share"] = _share(saved, full["searches"] - bound["searches"])
         rows.append(head | figures | {"versus_never_stop": versus})
     return rows
 
@@ -130,8 +135,8 @@ def summarise(env: ReplayEnv, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
         "answer_visible": _mean(arrays["visible"], questions),
         "cut_runs": sum(run.cut for run in outcomes),
         "return": _mean(arrays["return"], questions),
-        "controller_calls": sum(run.calls for run in outcomes) / len(outcomes),
-        "controller_tokens": sum(run.tokens for run in outcomes) / len(outcomes),
+        "controller_calls": _mean(arrays["calls"], questions),
+        "controller_tokens": _mean(arrays["tokens"], questions),
         "milliseconds_a_decision": 1e3 * sum(run.seconds for run in outcomes) / decisions if decisions else None,
     }
 
@@ -161,6 +166,7 @@ def against(
 
 def _arrays(env: ReplayEnv, outcomes: Sequence[RunOutcome]) -> dict[str, Floats]:
     names = ("searches", "interventions", "recall", "documents_seen", "relevant_seen", "correct", "visible", "value")
+    names += ("calls", "tokens")
     arrays = {name: np.array([getattr(run, name) for run in outcomes], dtype=np.float64) for name in names}
     # the environment pays from the first decision on; what the first search brought belongs to the run as well
     table = env.table
@@ -181,33 +187,39 @@ def _ratio(part: Floats, whole: Floats) -> Floats:
     return np.divide(part, whole, out=np.full(len(part), np.nan), where=whole > 0)
 
 
-def _searches(outcomes: Sequence[RunOutcome]) -> float:
-    return sum(run.searches for run in outcomes) / len(outcomes)
-
-
 def _share(part: float, whole: float) -> float | None:
     return part / whole if whole > 0 else None
 
 
-def matched_stop_rate(lengths: NDArray[np.int64], searches: float) -> float:
+def matched_stop_rate(lengths: NDArray[np.int64], searches: float, guards: Guards = Guards()) -> float:
     """The probability of stopping after each search at which random stopping makes as many searches on average.
 
-    A run of length L that is stopped with probability p after each search makes (1 - (1 - p)^L) / p of them.
+    Before search m = `min_steps` nothing stops; from there on a run with n = L - m + 1 chances that is stopped with
+    probability p at each makes m - 1 + (1 - (1 - p)^n) / p searches. L is the run's length, at most `max_steps`.
 
     Args:
         lengths: search steps of each run, shape (E,).
         searches: mean number wanted.
+        guards: of the random controller.
 
     Returns:
-        A probability; 0 where the wanted number is at least the runs' own, 1 where it is at most one each.
+        A probability; 0 where the wanted number is at least what the guards let the runs make, 1 where it is at most
+        what they demand.
     """
     from scipy.optimize import brentq
 
-    def expected(rate: float) -> float:
-        return float(((1 - (1 - rate) ** lengths) / rate).mean())
+    allowed = np.minimum(lengths, guards.max_steps)
+    chances = np.maximum(allowed - guards.min_steps + 1, 0)
+    fixed = allowed - chances
 
-    if searches >= float(lengths.mean()):
+    def expected(rate: float) -> float:
+        # expm1 and log1p: at small rates 1 - (1 - p)^n would be rounding
+        stopped = -np.expm1(chances * np.log1p(-rate)) if rate < 1 else (chances > 0).astype(float)
+        return float((fixed + stopped / rate).mean())
+
+    lowest = 1e-9
+    if searches >= expected(lowest):
         return 0.0
     if searches <= expected(1.0):
         return 1.0
-    return float(np.asarray(brentq(lambda rate: expected(rate) - searches, 1e-9, 1.0)))
+    return float(np.asarray(brentq(lambda rate: expected(rate) - searches, lowest, 1.0)))

@@ -11,6 +11,7 @@ from stopwise.controllers.guards import Guards
 from stopwise.controllers.session import ControlSession
 from stopwise.data.records import Action
 from stopwise.envs.replay import ReplayEnv
+from stopwise.envs.rewards import run_values
 from stopwise.signals.table import SignalTable
 
 
@@ -42,10 +43,11 @@ def rollout(env: ReplayEnv, controller: Controller, guards: Guards, *, seed: int
     """
     session = ControlSession(controller, guards, can_intervene=env.intervention.available)
     table = env.table
+    end_value = run_values(table, env.reward).end_value
     outcomes = []
     for index, episode in enumerate(table.episodes):
         if table.lengths[index] == 0:
-            outcomes.append(_outcome(table, index, None, session, 0, 0.0))
+            outcomes.append(_outcome(table, index, None, session, 0, float(end_value[index])))
             continue
         digest = hashlib.sha256(f"{seed}/{episode.id}".encode("utf-8", "surrogatepass")).digest()
         session.begin(int.from_bytes(digest[:4], "big"))

@@ -69,7 +69,7 @@ def analyze(table: SignalTable, *, resamples: int = 1000, horizon: int = 3, seed
 
 
 def by_turn(table: SignalTable, turns: int = MAX_TURNS) -> list[dict[str, Any]]:
-    """For each turn: mean recall over all runs (a run that is over keeps its last one), and over the runs alive.
+    """For each turn: mean recall over all runs (one that is over keeps its last), and over those that reach the turn.
 
     Document types are mean counts a step, of the runs that reach the turn.
     """
@@ -82,6 +82,7 @@ def by_turn(table: SignalTable, turns: int = MAX_TURNS) -> list[dict[str, Any]]:
             break
         last[table.episode_of_row[rows]] = recall[rows]
         entry: dict[str, Any] = {"turn": turn, "runs": len(rows), "recall": _known_mean(last)}
+        entry["recall_alive"] = _known_mean(recall[rows])
         entry |= {name: _known_mean(table.label(name)[rows]) for name in TYPES}
         if "Nov" in table.names:
             entry["Nov"] = _known_mean(table.column("Nov")[rows])

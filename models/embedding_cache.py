@@ -7,12 +7,13 @@ else was in its batch (padding), so the rounded, stored value is *the* value, fo
 import hashlib
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
-from stopwise.data.errors import DataError
+from stopwise.data.errors import DataError, UsageError
 from stopwise.models.encoders import Embeddings, Encoder
 
 BLOCK = 512  # texts encoded between two commits: what an interruption can lose
@@ -21,7 +22,7 @@ BLOCK = 512  # texts encoded between two commits: what an interruption can lose
 def default_cache() -> Path:
     """``$STOPWISE_CACHE/embeddings.sqlite``, by default below ``~/.cache/stopwise``."""
     root = os.environ.get("STOPWISE_CACHE")
-    base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "stopwise"
+    base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stopwise"
     return base / "embeddings.sqlite"
 
 
@@ -39,21 +40,32 @@ class CachedEncoder:
             path: the cache file; None means `default_cache()`; ``":memory:"`` keeps it in memory.
 
         Raises:
-            DataError: the file is there and is no SQLite database.
+            DataError: the file is there and is no embedding cache; `encode` and `prefetch` raise it too.
+            UsageError: there cannot be a file at that path.
         """
         self.encoder = encoder
-        target = default_cache() if path is None else path
-        if str(target) != ":memory:":
-            Path(target).parent.mkdir(parents=True, exist_ok=True)
-        self._database = sqlite3.connect(str(target), timeout=60)
+        self._path = str(default_cache() if path is None else path)
         try:
-            self._database.execute("PRAGMA journal_mode=WAL")
-            self._database.execute(
-                "CREATE TABLE IF NOT EXISTS embeddings"
-                " (encoder TEXT, text_sha256 BLOB, value BLOB, PRIMARY KEY (encoder, text_sha256)) WITHOUT ROWID"
-            )
-        except sqlite3.DatabaseError as error:
-            raise DataError(f"{target}: is not an embedding cache ({error}); delete it or name another file") from error
+            if self._path != ":memory:":
+                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
+            self._database = sqlite3.connect(self._path, timeout=60)
+        except (OSError, sqlite3.Error) as error:
+            raise UsageError(
+                f"{self._path}: cannot be opened as embedding cache ({error}); name a file in a writable folder"
+            ) from error
+        try:
+            with self._explained():
+                self._database.execute("PRAGMA journal_mode=WAL")
+                self._database.execute(
+                    "CREATE TABLE IF NOT EXISTS embeddings"
+                    " (encoder TEXT, text_sha256 BLOB, value BLOB, PRIMARY KEY (encoder, text_sha256)) WITHOUT ROWID"
+                )
+                found = [row[1] for row in self._database.execute("PRAGMA table_info(embeddings)")]
+                if found != ["encoder", "text_sha256", "value"]:
+                    raise sqlite3.DatabaseError(f"its columns are {', '.join(found)}")
+        except DataError:
+            self._database.close()
+            raise
 
     @property
     def id(self) -> str:
@@ -114,13 +126,25 @@ class CachedEncoder:
             part = unique[start : start + 500]
             marks = ",".join("?" * len(part))
             query = f"SELECT text_sha256, value FROM embeddings WHERE encoder = ? AND text_sha256 IN ({marks})"
-            found.update(self._database.execute(query, [self.id, *part]).fetchall())
+            with self._explained():
+                found.update(self._database.execute(query, [self.id, *part]).fetchall())
         return found
 
     def _write(self, keys: Sequence[bytes], values: Embeddings) -> None:
         rows = [(self.id, key, row.astype(np.float16).tobytes()) for key, row in zip(keys, values, strict=True)]
-        with self._database:  # the first value stays: another process may have written the same text
+        with self._explained(), self._database:  # the first value stays: another process may have written the same text
             self._database.executemany("INSERT OR IGNORE INTO embeddings VALUES (?, ?, ?)", rows)
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.OperationalError as error:  # a full disk, a lock that lasts, a file that may not be written
+            raise DataError(f"{self._path}: the embedding cache cannot be used ({error}); name another file") from error
+        except sqlite3.DatabaseError as error:
+            raise DataError(
+                f"{self._path}: is not an embedding cache ({error}); delete it or name another file"
+            ) from error
 
 
 def _digest(text: str) -> bytes:

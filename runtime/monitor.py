@@ -1,6 +1,6 @@
 """The live monitor: what the agent just did in, a decision out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,6 +11,13 @@ from stopwise.data.records import Action, Document, Logprobs, Step, StepKind
 from stopwise.signals.tracker import SignalRow, SignalTracker
 
 _DOCUMENT_KEYS = tuple(field.name for field in fields(Document))
+_DOCUMENT_TYPES = (
+    ("text", str, "a text"),
+    ("title", str, "a text"),
+    ("url", str, "a text"),
+    ("score", int | float, "a number"),
+    ("rank", int, "a whole number"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,13 @@ class Monitor:
         Raises:
             UsageError: an argument is not what it should be.
         """
-        words = (queries,) if isinstance(queries, str) else tuple(queries)
+        words = (queries,) if isinstance(queries, str) else _sequence("queries", queries)
+        for number, query in enumerate(words):
+            if not isinstance(query, str):
+                raise UsageError(f"queries[{number}]: {type(query).__name__}; expected a text")
+        for name, text in (("thought", thought), ("error", error)):
+            if text is not None and not isinstance(text, str):
+                raise UsageError(f"{name}: {type(text).__name__}; expected a text")
         top = logprobs if isinstance(logprobs, Logprobs) or logprobs is None else _top(logprobs)
         step = Step("search", thought, words, as_documents(documents), error, top)
         advice = self.observe_step(step)
@@ -71,7 +84,13 @@ class Monitor:
         return advice
 
     def opened(self, documents: Sequence[Document | Mapping[str, Any] | str], kind: StepKind = "open") -> None:
-        """Tell of pages that the agent opened: they count as seen from the next search step on."""
+        """Tell of pages that the agent opened: they count as seen from the next search step on.
+
+        Raises:
+            UsageError: an argument is not what it should be.
+        """
+        if kind == "search":
+            raise UsageError("opened: kind 'search'; a search step brings a decision: call observe()")
         self.observe_step(Step(kind, documents=as_documents(documents)))
 
     def observe_step(self, step: Step) -> Advice | None:
@@ -111,7 +130,7 @@ def as_documents(documents: Sequence[Document | Mapping[str, Any] | str]) -> tup
     from stopwise.data.importers.toolbox import document_id
 
     made = []
-    for number, document in enumerate(documents):
+    for number, document in enumerate(_sequence("documents", documents)):
         if isinstance(document, Document):
             made.append(document)
             continue
@@ -124,12 +143,23 @@ def as_documents(documents: Sequence[Document | Mapping[str, Any] | str]) -> tup
         unknown = [key for key in document if key not in _DOCUMENT_KEYS]
         if unknown:
             raise UsageError(f"documents[{number}]: key {unknown[0]!r}; expected some of {', '.join(_DOCUMENT_KEYS)}")
-        known = dict(document)
+        for key, kinds, expected in _DOCUMENT_TYPES:
+            if document.get(key) is not None and not isinstance(document[key], kinds):
+                found = type(document[key]).__name__
+                raise UsageError(f"documents[{number}]: {key} is {found}; expected {expected}")
+        known: dict[str, Any] = dict(document)
         name = document_id(known.pop("id", None), known.get("url"), known.get("title"), known.get("text"))
         if name is None:
             raise UsageError(f"documents[{number}]: has neither id, url, title nor text; expected one of them")
         made.append(Document(id=name, **known))
     return tuple(made)
+
+
+def _sequence(name: str, value: Any) -> tuple[Any, ...]:
+    """A list's items; a single text or mapping in its place would be taken apart into letters or keys."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise UsageError(f"{name}: {type(value).__name__}; expected a list")
+    return tuple(value)
 
 
 def _top(logprobs: Sequence[Sequence[float]]) -> Logprobs:

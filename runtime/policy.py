@@ -28,6 +28,10 @@ class Policy:
             encoder: the agent's own encoder, which must be the one the policy was trained with; None loads that one
                 when the first monitor needs it.
             cache: embedding cache; in memory by default.
+
+        Raises:
+            UsageError: the controller needs hindsight.
+            DataError: the policy was trained with another encoder.
         """
         if package.controller.privileged:
             raise UsageError(f"policy {package.name}: needs hindsight, which a live agent does not have")
@@ -47,8 +51,10 @@ class Policy:
 
     @property
     def signal_config(self) -> SignalConfig:
-        """The signals that this policy reads, computed as in training."""
-        return replace(self.package.signals.config, signals=self.package.controller.reads)
+        """The signals that this policy reads, computed as in training; optional ones only if it had them there."""
+        trained_on = self.package.signals.config
+        reads = tuple(name for name in self.package.controller.reads if name in trained_on.signals)
+        return replace(trained_on, signals=reads)
 
     @property
     def needs_encoder(self) -> bool:
@@ -93,7 +99,13 @@ class Policy:
             can_intervene: whether the agent can carry out an intervention.
             seed: of controllers that draw random numbers.
             fail_open: count a failure and continue, so that a controller never breaks its agent.
+
+        Raises:
+            UsageError: `criteria` is a single text.
+            DataError: the encoder that the policy was trained with cannot be had.
         """
+        if isinstance(criteria, str):
+            raise UsageError("criteria: str; expected a list of texts")
         wrapped = [Criterion(one) if isinstance(one, str) else one for one in criteria] if criteria else None
         info = self.package.signals
         tracker = SignalTracker(

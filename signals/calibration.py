@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MIN_STEPS = 20  # below this a line and a spread are not worth their names
+SAME = 1e-9  # SE values closer than this are one value, nats
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,8 +42,9 @@ def fit_calibration(searching: NDArray[np.float64], reasoning: NDArray[np.float6
         return None
     spread = searching - searching.mean()
     variance = float((spread * spread).sum())
+    varies = float(np.ptp(searching)) > SAME  # a constant SE less its rounded mean is noise, and would get a slope
     # with a negative best slope, the constrained optimum is the flat line through the mean
-    slope = max(0.0, float((spread * (reasoning - reasoning.mean())).sum()) / variance) if variance > 0 else 0.0
+    slope = max(0.0, float((spread * (reasoning - reasoning.mean())).sum()) / variance) if varies else 0.0
     intercept = float(reasoning.mean() - slope * searching.mean())
     residuals = reasoning - (slope * searching + intercept)
     return Calibration(slope, intercept, float(residuals.std()), len(searching))

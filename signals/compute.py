@@ -24,7 +24,7 @@ from stopwise.signals.coverage import (
 from stopwise.signals.definitions import BY_NAME, with_prerequisites
 from stopwise.signals.labels import LABELS, label_tracker
 from stopwise.signals.table import Episode, SignalInfo, SignalTable, build_table
-from stopwise.signals.tracker import SignalConfig, SignalRow, SignalTracker, document_text
+from stopwise.signals.tracker import SignalConfig, SignalRow, SignalTracker, document_text, unique_documents
 
 Logs = Callable[[], Iterable[Trajectory]]  # opens the logs from their start, as often as needed
 Progress = Callable[[str, int, int | None], None]  # (what, done, total if known)
@@ -67,10 +67,12 @@ def compute_table(
         sample = list(islice(_training(logs()), FIT_RUNS))
         if fit_se_cut and "SE" in wanted and config.se == "agglomerative":
             cut = _fit_se_cut(sample, encoder)
-            config, fitted = (replace(config, se_cut=cut), [*fitted, "se_cut"]) if cut else (config, fitted)
+            if cut is not None:
+                config, fitted = replace(config, se_cut=cut), [*fitted, "se_cut"]
         if fit_coverage and "Cov" in wanted and config.coverage_judge == "encoder":
             bounds = _fit_coverage(sample, encoder)
-            config, fitted = (replace(config, coverage=bounds), [*fitted, "coverage"]) if bounds else (config, fitted)
+            if bounds is not None:
+                config, fitted = replace(config, coverage=bounds), [*fitted, "coverage"]
     if calibrations is None:
         calibrations = _fit_calibrations(logs, config, encoder) if "residual" in wanted else {}
         fitted += ["calibrations"] if calibrations else []
@@ -141,8 +143,9 @@ def texts_of(run: Trajectory, config: SignalConfig) -> Iterator[str]:
         searched = step.kind == "search"
         if searched and "query_embedding" in needs:
             yield from step.queries
-        if searched and "document_embedding" in needs and all(document_text(d) for d in step.documents):
-            yield from (document_text(document) for document in step.documents)
+        if searched and "document_embedding" in needs:
+            texts = [document_text(document) for document in unique_documents(step.documents)]
+            yield from texts if all(texts) else ()
         if judged:
             yield from (sentence for document in step.documents for sentence in document_sentences(document))
 

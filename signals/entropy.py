@@ -26,7 +26,8 @@ def searching_entropy(labels: NDArray[np.int64], scores: NDArray[np.float64] | N
         share = exponentials / exponentials.sum()
     mass = np.bincount(labels, weights=share)
     mass = mass[mass > 0]
-    return max(0.0, float(-(mass * np.log(mass)).sum()))  # a single cluster must give 0.0, not -0.0
+    mass /= mass.sum()  # a single cluster must give 0.0: K times 1/K need not be 1
+    return max(0.0, float(-(mass * np.log(mass)).sum()))  # and not -0.0
 
 
 def position_entropy(logprobs: Sequence[float], top_k: int = TOP_K) -> float:
@@ -45,7 +46,10 @@ def reasoning_entropy(logprobs: Logprobs | None, top_k: int = TOP_K) -> tuple[fl
     """Mean entropy over the reasoning's positions ([DS-MCM] 3.2.2).
 
     A log with only the chosen token's probability says nothing about the alternatives: that is a null, not an
-    entropy of zero. Where k differs by position, positions with a single candidate are left out.
+    entropy of zero. Where k differs by position, positions with a single candidate are left out, and so are those
+    whose candidates all have no probability.
+
+    Entropies that are no numbers make it null too.
 
     Returns:
         (value, None), or (None, reason).
@@ -53,9 +57,10 @@ def reasoning_entropy(logprobs: Logprobs | None, top_k: int = TOP_K) -> tuple[fl
     if logprobs is None:
         return None, "no logprobs"
     if logprobs.entropies is not None:
-        entropies = list(logprobs.entropies)
-        return (float(np.mean(entropies)), None) if entropies else (None, "no logprobs")
-    positions = [position for position in logprobs.top or () if len(position) > 0]
+        entropies = logprobs.entropies
+        usable = len(entropies) > 0 and bool(np.isfinite(entropies).all())
+        return (float(np.mean(entropies)), None) if usable else (None, "no logprobs")
+    positions = [position for position in logprobs.top or () if position and max(position) > -np.inf]
     if not positions:
         return None, "no logprobs"
     several = [position for position in positions if len(position) > 1]

@@ -34,6 +34,9 @@ class FeatureSpec:
         unknown = [name for name in self.signals if name not in BY_NAME]
         if unknown:
             raise UsageError(f"features: unknown signal {unknown[0]!r}; expected some of {', '.join(SIGNALS)}")
+        twice = [name for index, name in enumerate(self.signals) if name in self.signals[:index]]
+        if twice:
+            raise UsageError(f"features: {twice[0]!r} is named twice")
         if self.version != VERSION:
             raise UsageError(f"features: version {self.version}; this stopwise computes version {VERSION}")
 

@@ -19,7 +19,7 @@ class StepLabels:
     irrelevant_seen: float
     documents_seen: float  # N so far, opened pages included
     probe_correct: float  # 1 or 0: the agent's own answer on a branch after this step; NaN where not probed or judged
-    answer_visible: float  # 1 or 0: the reference answer stands in a text seen so far; NaN without reference or texts
+    answer_visible: float  # 1 or 0: the reference answer stands in a text seen so far; NaN without either
     pages_opened: float  # other steps since the last search step; their cost belongs to this interval
     tokens: float  # in and out, since the last search step and with this one; NaN where a part is unknown
     seconds: float  # likewise
@@ -46,7 +46,8 @@ class LabelTracker:
         self._gold = frozenset(gold_ids or ())
         self._answer = _plain(reference_answer or "")
         self._seen: set[str] = set()
-        self._visible = 0.0 if self._answer else math.nan
+        self._found = False  # the answer, in a text
+        self._texts = False  # some document seen had a text
         self._opened: list[Document] = []
         self._others: list[Step] = []
 
@@ -73,9 +74,9 @@ class LabelTracker:
             irrelevant_seen=float(len(found - new - gold)) if known else math.nan,
             documents_seen=float(len(self._seen)),
             probe_correct=_probe(step),
-            answer_visible=self._visible,
+            answer_visible=self._visible(),
             pages_opened=float(len(interval) - 1),
-            tokens=_total([None if s.tokens_in is None else s.tokens_in + (s.tokens_out or 0) for s in interval]),
+            tokens=_total([count for s in interval for count in (s.tokens_in, s.tokens_out)]),
             seconds=_total([s.seconds for s in interval]),
         )
 
@@ -84,13 +85,20 @@ class LabelTracker:
         self._take_in(self._opened)
         self._opened = []
         relevant = float(len(self._seen & self._gold)) if self._gold else math.nan
-        return FinalLabels(self._recall(), float(len(self._seen)), relevant, self._visible)
+        return FinalLabels(self._recall(), float(len(self._seen)), relevant, self._visible())
 
     def _take_in(self, documents: Iterable[Document]) -> None:
         for document in documents:
             self._seen.add(document.id)
-            if self._visible == 0.0 and self._answer in _plain(f"{document.title or ''} {document.text or ''}"):
-                self._visible = 1.0
+            if self._answer and not self._found:
+                text = _plain(f"{document.title or ''} {document.text or ''}")
+                self._texts = self._texts or bool(text)
+                self._found = self._answer in text
+
+    def _visible(self) -> float:
+        if not self._answer or (self._seen and not self._texts):
+            return math.nan
+        return float(self._found)
 
     def _recall(self) -> float:
         return len(self._seen & self._gold) / len(self._gold) if self._gold else math.nan
@@ -116,4 +124,6 @@ def _total(parts: list[float | None] | list[int | None]) -> float:
 
 
 def _plain(text: str) -> str:
-    return f" {' '.join(''.join(c if c.isalnum() else ' ' for c in text.casefold()).split())} " if text else ""
+    """Lower-case words between single spaces, one at either end; empty without a word."""
+    words = "".join(c if c.isalnum() else " " for c in text.casefold()).split()
+    return f" {' '.join(words)} " if words else ""

@@ -131,7 +131,8 @@ class SignalTable:
         chosen = np.flatnonzero(keep) if np.asarray(keep).dtype == bool else np.asarray(keep, dtype=np.int64)
         lengths = self.lengths[chosen]
         offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
-        rows = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(self.offsets[chosen], lengths)
+        starts = self.offsets[:-1][chosen]
+        rows = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths) + np.repeat(starts, lengths)
         return SignalTable(
             self.names,
             self.values[rows],
@@ -189,9 +190,12 @@ def read_table(path: Path) -> SignalTable:
     import pyarrow.parquet as pq
 
     try:
-        arrow = pq.read_table(path)
+        with Path(path).open("rb") as source:  # by path, Arrow would read a folder of files as one table
+            arrow = pq.read_table(source)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; make it with `stopwise signals LOGS --out {path}`") from None
+    except IsADirectoryError:
+        raise DataError(f"{path}: is a folder; expected a file that `stopwise signals` wrote") from None
     except (pa.ArrowInvalid, pa.ArrowIOError, OSError) as error:
         reason = str(error).splitlines()[0]
         raise DataError(
@@ -208,12 +212,13 @@ def read_table(path: Path) -> SignalTable:
         for row in arrow.select(list(Episode.__dataclass_fields__)).to_pylist()
     )
     lengths = [len(cells) for cells in arrow.column(f"label.{LABELS[0]}").to_pylist()]
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
     return SignalTable(
         names=names,
-        values=_matrix(arrow, "signal", names, np.float64),
-        reasons=_matrix(arrow, "reason", names, np.uint8),
-        labels=_matrix(arrow, "label", LABELS, np.float64),
-        offsets=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        values=_matrix(arrow, "signal", names, int(offsets[-1]), np.float64),
+        reasons=_matrix(arrow, "reason", names, int(offsets[-1]), np.uint8),
+        labels=_matrix(arrow, "label", LABELS, int(offsets[-1]), np.float64),
+        offsets=offsets,
         episodes=episodes,
         info=info_from_json(header["info"]),
     )
@@ -265,10 +270,10 @@ def with_info(table: SignalTable, **changes: Any) -> SignalTable:
 _TEXT_FIELDS = frozenset({"id", "question_id", "agent", "dataset", "outcome", "ended_by"})
 
 
-def _matrix(arrow: Any, prefix: str, names: Sequence[str], kind: type) -> Any:
+def _matrix(arrow: Any, prefix: str, names: Sequence[str], count: int, kind: type) -> Any:
     columns = [arrow.column(f"{prefix}.{name}").combine_chunks().flatten() for name in names]
     arrays = [column.to_numpy(zero_copy_only=False).astype(kind) for column in columns]
-    return np.column_stack(arrays) if arrays else np.zeros((0, 0), dtype=kind)
+    return np.column_stack(arrays) if arrays else np.zeros((count, 0), dtype=kind)
 
 
 def _null_if_nan(value: Any) -> Any:

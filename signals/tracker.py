@@ -105,7 +105,7 @@ class SignalTracker:
             return None
         self._t += 1
         row = _Row(self._wanted)
-        documents = _unique(step.documents)
+        documents = unique_documents(step.documents)
         opened, self._opened = self._opened, []
         self._seen.ids.update(document.id for document in opened)
         new = [document.id not in self._seen.ids for document in documents]
@@ -130,13 +130,12 @@ class SignalTracker:
         row.put("steps_since_new", float(self._seen.steps_since_new))
 
     def _scores(self, row: "_Row", documents: Sequence[Document]) -> None:
-        scores = [document.score for document in documents if document.score is not None]
-        if scores and len(scores) == len(documents):
-            row.put("score_top", max(scores))
-            row.put("score_gap", max(scores) - min(scores))
+        scores = _scores_of(documents)
+        if scores is not None:
+            row.put("score_top", float(scores.max()))
+            row.put("score_gap", float(scores.max() - scores.min()))
         else:
-            row.null("score_top", "no scores" if documents else "no documents")
-            row.null("score_gap", "no scores" if documents else "no documents")
+            row.null_all(("score_top", "score_gap"), "no scores" if documents else "no documents")
 
     def _queries(self, row: "_Row", queries: Sequence[str]) -> None:
         names = ("Div", "Sim", "query_repetition")
@@ -179,11 +178,15 @@ class SignalTracker:
         distances = cosine_distances(embeddings)
         count = len(documents)
         se = self._searching_entropy(documents, embeddings, distances)
-        row.put("SE", se)
+        if se is None:
+            row.null_all(("SE", "SE_norm"), "no scores")
+        else:
+            row.put("SE", se)
         if count == 1:
             row.null_all(("SE_norm", "redundancy"), "single document")
         else:
-            row.put("SE_norm", se / float(np.log(count)))
+            if se is not None:
+                row.put("SE_norm", se / float(np.log(count)))
             row.put("redundancy", 1.0 - float(distances.sum()) / (count * (count - 1)))
         if not any(new):
             row.put("content_novelty", 0.0)
@@ -195,17 +198,19 @@ class SignalTracker:
             row.put("content_novelty", float(1.0 - nearest.mean()))
         if any(new):
             self._seen.contents.append(embeddings[new])
-        return se, None
+        return se, "no scores" if se is None else None
 
     def _searching_entropy(
         self, documents: Sequence[Document], embeddings: NDArray[np.float32], distances: NDArray[np.float64]
-    ) -> float:
+    ) -> float | None:
+        """SE, or None where scores shall weigh the documents and are missing."""
+        weighted = self._config.se_weights == "scores"
+        scores = _scores_of(documents) if weighted else None
+        if weighted and scores is None:
+            return None
         labels = (
             hdbscan(embeddings) if self._config.se == "hdbscan" else average_linkage(distances, self._config.se_cut)
         )
-        scores = None
-        if self._config.se_weights == "scores" and all(document.score is not None for document in documents):
-            scores = np.array([document.score for document in documents], dtype=np.float64)
         return searching_entropy(labels, scores)
 
     def _reasoning(self, row: "_Row", step: Step, se: tuple[float | None, str | None]) -> None:
@@ -276,9 +281,18 @@ def document_text(document: Document) -> str:
     return ". ".join(part for part in (document.title, document.text) if part)
 
 
-def _unique(documents: Sequence[Document]) -> list[Document]:
-    """One document an id, the first of each."""
-    return list({document.id: document for document in reversed(documents)}.values())[::-1]
+def unique_documents(documents: Sequence[Document]) -> list[Document]:
+    """One document an id, the first of each, in order."""
+    first: dict[str, Document] = {}
+    for document in documents:
+        first.setdefault(document.id, document)
+    return list(first.values())
+
+
+def _scores_of(documents: Sequence[Document]) -> NDArray[np.float64] | None:
+    """Retrieval scores, shape (K,); None where there is no document, or one without a finite score."""
+    scores = np.array([np.nan if d.score is None else d.score for d in documents], dtype=np.float64)
+    return scores if len(scores) and bool(np.isfinite(scores).all()) else None
 
 
 def _wide(rows: NDArray[np.float32]) -> NDArray[np.float64]:

@@ -1,12 +1,12 @@
-"""What continuing is worth at each decision point: fitted (the training target) and clairvoyant (the oracle's bound).
+"""What continuing is worth at each decision point, as far as the past can tell: the training target.
 
-The best that hindsight finds in a logged run is not what a policy can expect: the mean of maxima is above the maximum
-of means. Targets must not see the future of the run they judge, so they are fitted: Longstaff and Schwartz, *Valuing
-American Options by Simulation: A Simple Least-Squares Approach*, Review of Financial Studies 14 (2001), section 1, here
-cross-fitted by question.
+The best that hindsight finds in a logged run (`stopwise.envs.hindsight`) is not what a policy can expect: the mean of
+maxima is above the maximum of means. Targets must not see the future of the run they judge, so they are fitted:
+Longstaff and Schwartz, *Valuing American Options by Simulation: A Simple Least-Squares Approach*, Review of Financial
+Studies 14 (2001), section 1, here cross-fitted by question.
 
-All functions take flat arrays over the decision points of E runs one after the other (N rows; run e has rows
-offsets[e] .. offsets[e + 1] - 1). At a row the run either stops, worth `stop_value`, or continues, which brings
+Arrays are flat over the decision points of E runs one after the other (N rows; run e has rows offsets[e] ..
+offsets[e + 1] - 1). At a row the run either stops, worth `stop_value`, or continues, which brings
 `recall_weight * gain_next`, and costs `search_cost` when a further decision point follows; past the last row it brings
 `end_value` instead.
 """
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopwise.data.errors import DataError
+from stopwise.envs.hindsight import Runs, lay_out, rows_by_turn
 from stopwise.train.regression import Fit, RegressorName, regressor
 
 Floats = NDArray[np.float64]
@@ -40,105 +41,6 @@ class FittedTargets:
     fold: Ints  # (E,) the fold that the run was held out in; -1 for a run without rows
     tail_turn: Ints  # (K,) first turn of the pooled tail block, by held-out fold
     tail_rounds: Ints  # (K,) policy iterations in it; MAX_TAIL_ROUNDS when it never settled
-
-
-@dataclass(frozen=True, slots=True)
-class ClairvoyantValues:
-    """The optimum in hindsight: an upper bound that no policy reaches. Never train on it."""
-
-    continue_value: Floats  # (N,) best return after continuing at this row
-    best_stop: Ints  # (E,) row within the run at which to stop, the earliest of equals; the run's length: never
-    value: Floats  # (E,) best return from the first row; end_value for a run without rows
-
-
-@dataclass(frozen=True, slots=True)
-class _Runs:
-    """Rewards along the runs, and their rows by turn."""
-
-    reward: Floats  # (N,) what continuing brings at once, the end value at the last row included
-    last: Bools  # (N,) last row of its run
-    stop_value: Floats  # (N,)
-    turn: Ints  # (N,) position in the run
-    episode: Ints  # (N,)
-    first: Ints  # (E,) first row; meaningless for runs without rows
-    empty: Bools  # (E,) runs without rows
-    end_value: Floats  # (E,)
-
-    def from_start(self, row_values: Floats) -> Floats:
-        """The value at each run's first row, shape (E,)."""
-        value = self.end_value.copy()
-        value[~self.empty] = row_values[self.first[~self.empty]]
-        return value
-
-
-def _runs(
-    offsets: Ints, gain_next: Floats, stop_value: Floats, end_value: Floats, search_cost: float, recall_weight: float
-) -> _Runs:
-    lengths = np.diff(offsets)
-    rows = len(gain_next)
-    if offsets[0] != 0 or offsets[-1] != rows or (lengths < 0).any():
-        raise ValueError(f"offsets must rise from 0 to the number of rows, {rows}")
-    if stop_value.shape != (rows,) or end_value.shape != lengths.shape:
-        raise ValueError(
-            f"{len(lengths)} runs with {rows} rows need as many end and stop values, "
-            f"got shapes {end_value.shape} and {stop_value.shape}"
-        )
-    for name, array in (("gain_next", gain_next), ("stop_value", stop_value), ("end_value", end_value)):
-        if not np.isfinite(array).all():
-            raise ValueError(f"{name} has values that are not finite: leave out runs whose outcome is unknown")
-    episode = np.repeat(np.arange(len(lengths)), lengths)
-    last = np.zeros(rows, dtype=bool)
-    last[offsets[1:][lengths > 0] - 1] = True
-    return _Runs(
-        reward=recall_weight * gain_next + np.where(last, end_value[episode], -search_cost),
-        last=last,
-        stop_value=stop_value.astype(np.float64),
-        turn=np.arange(rows) - offsets[:-1][episode],
-        episode=episode,
-        first=offsets[:-1],
-        empty=lengths == 0,
-        end_value=end_value.astype(np.float64),
-    )
-
-
-def _by_turn(turn: Ints, chosen: Bools) -> list[Ints]:
-    """The chosen rows at each turn, from turn 0 to the last turn of any row."""
-    rows = np.flatnonzero(chosen)
-    rows = rows[np.argsort(turn[rows], kind="stable")]
-    return np.split(rows, np.searchsorted(turn[rows], np.arange(1, turn.max(initial=0) + 1)))
-
-
-def clairvoyant_values(
-    offsets: Ints,
-    gain_next: Floats,
-    stop_value: Floats,
-    end_value: Floats,
-    *,
-    search_cost: float,
-    recall_weight: float = 1.0,
-) -> ClairvoyantValues:
-    """The best that each logged run allows in hindsight: the oracle, not a training target.
-
-    Args:
-        offsets: rows of each run, shape (E + 1,).
-        gain_next: new recall that continuing brings, shape (N,); at a last row, what page opens after it bring.
-        stop_value: value of stopping, shape (N,): the answer's weight times its correctness there, or 0.
-        end_value: value when the agent's own answer ends the run, shape (E,).
-        search_cost: charged when continuing leads to a further decision point.
-        recall_weight: value of one unit of recall.
-
-    Raises:
-        ValueError: shapes that do not fit, or values that are not finite.
-    """
-    runs = _runs(offsets, gain_next, stop_value, end_value, search_cost, recall_weight)
-    continuing, value = np.zeros(len(runs.turn)), np.zeros(len(runs.turn) + 1)
-    best_stop = np.diff(offsets)
-    for rows in reversed(_by_turn(runs.turn, np.ones(len(runs.turn), dtype=bool))):
-        continuing[rows] = runs.reward[rows] + np.where(runs.last[rows], 0.0, value[rows + 1])
-        stops = rows[runs.stop_value[rows] >= continuing[rows]]
-        best_stop[runs.episode[stops]] = runs.turn[stops]  # walking backward, the earliest is written last
-        value[rows] = np.maximum(runs.stop_value[rows], continuing[rows])
-    return ClairvoyantValues(continuing, best_stop, runs.from_start(value[:-1]))
 
 
 def question_folds(questions: Ints, folds: int, seed: int) -> Ints:
@@ -209,7 +111,7 @@ def fitted_targets(
         DataError: fewer questions than folds.
         ValueError: shapes that do not fit, values that are not finite, or fewer than 3 folds.
     """
-    runs = _runs(offsets, gain_next, stop_value, end_value, search_cost, recall_weight)
+    runs = lay_out(offsets, gain_next, stop_value, end_value, search_cost, recall_weight)
     features = np.asarray(features, dtype=np.float64)
     if features.ndim != 2 or len(features) != len(runs.turn) or questions.shape != runs.end_value.shape:
         raise ValueError(
@@ -254,12 +156,12 @@ class _Induction:
     """Backward induction for one held-out fold; arrays over all N rows, of which only its own are ever written."""
 
     def __init__(
-        self, runs: _Runs, features: Floats, row_fold: Ints, held_out: int, folds: int, fit: Fit, min_rows: int
+        self, runs: Runs, features: Floats, row_fold: Ints, held_out: int, folds: int, fit: Fit, min_rows: int
     ) -> None:
         self.runs, self.features, self.row_fold, self.fit = runs, features, row_fold, fit
         self.inner = [fold for fold in range(folds) if fold != held_out]
-        self.train_turns = _by_turn(runs.turn, row_fold != held_out)
-        self.held_turns = _by_turn(runs.turn, row_fold == held_out)
+        self.train_turns = rows_by_turn(runs.turn, row_fold != held_out)
+        self.held_turns = rows_by_turn(runs.turn, row_fold == held_out)
         self.continuing = np.zeros(len(runs.turn))  # realised return of continuing, then following `stop`
         self.value = np.zeros(len(runs.turn) + 1)  # realised return of following `stop`; the extra one pads
         self.stop = np.zeros(len(runs.turn), dtype=bool)

@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from stopwise.controllers.base import Controller
+from stopwise.controllers.base import Controller, check_number
 from stopwise.controllers.guards import Guards
-from stopwise.controllers.kinds import LEARNED, RULES
+from stopwise.controllers.kinds import LEARNED, RULES, make_rule
 from stopwise.controllers.logistic import Logistic, design_matrix
 from stopwise.controllers.package import PolicyPackage
 from stopwise.data.errors import DataError, UsageError
@@ -21,10 +22,10 @@ from stopwise.evaluation.benchmark import missing_signal, summarise
 from stopwise.evaluation.rollout import rollout
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
 from stopwise.signals.table import SignalTable
-from stopwise.train.fit import action_values, fit_logistic
+from stopwise.train.fit import LogisticFit, action_values, fit_logistic
 from stopwise.train.regression import RegressorName
 from stopwise.train.targets import fitted_targets
-from stopwise.train.tune import Objective, choose_threshold, tune_rule
+from stopwise.train.tune import Objective, choose_threshold, full_recall, tune_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,11 @@ class TargetOptions:
     min_rows: int = 200
     regressor: RegressorName = "ridge"
     ridge: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_number("targets.folds", self.folds, low=3, whole=True)
+        check_number("targets.min_rows", self.min_rows, low=1, whole=True)
+        check_number("targets.ridge", self.ridge, low=1e-9)
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,9 @@ class TrainConfig:
     objective: Objective = Objective()
     privileged: bool = False  # allow coverage by gold as a feature: an upper bound, no policy
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_number("seed", self.seed, low=0, whole=True)
 
 
 DEFAULT_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # C of logistic
@@ -80,14 +89,14 @@ def train(config: TrainConfig, table: SignalTable) -> tuple[PolicyPackage, dict[
     for split, part in parts.items():
         if not len(part.values):
             raise DataError(f"train: no run of the split {split} has a search step; bring logs of more questions")
+    env = _env(config, parts["val"])
     if config.kind in LEARNED:
         controller, tried = _train_logistic(config, parts["train"], parts["val"])
     elif config.kind in RULES and not RULES[config.kind].privileged:
-        controller, tried = _tune(config, parts["val"])
+        controller, tried = _tune(config, env)
     else:
         kinds = [*LEARNED, *(kind for kind, rule in RULES.items() if not rule.privileged)]
         raise UsageError(f"train: kind {config.kind!r}; expected one of {', '.join(kinds)}")
-    env = _env(config, parts["val"])
     figures = summarise(env, rollout(env, controller, config.guards, seed=config.seed))
     record = {
         "kind": config.kind,
@@ -102,7 +111,8 @@ def train(config: TrainConfig, table: SignalTable) -> tuple[PolicyPackage, dict[
         "reward": asdict(config.reward),
         "intervention_model": config.intervention,
         "chosen": dict(controller.params),
-        "validation": figures,
+        # a policy is the same bytes each time that it is trained, so nothing by the clock stands in it
+        "validation": {key: value for key, value in figures.items() if key != "milliseconds_a_decision"},
         "questions": record["questions"],
         "seed": config.seed,
     }
@@ -124,14 +134,20 @@ def _train_logistic(
     unknown = [key for key in config.grid if key != "C"]
     if unknown or config.params:
         raise UsageError(f"train: logistic has no parameter {(unknown or list(config.params))[0]!r}; expected grid.C")
+    strengths = config.grid.get("C", DEFAULT_STRENGTHS)
+    if not len(strengths):
+        raise UsageError("grid.C: is empty; expected at least one candidate")
+    for strength in strengths:
+        check_number("grid.C", strength, low=1e-9)
     names = config.features
     spec = FeatureSpec(default_features(training, privileged=config.privileged) if names is None else names)
     check_privilege(spec, training.info.config, privileged=config.privileged)
     design = design_matrix(build_features(training, spec))
+    telling = informative_columns(design)
     values = run_values(training, config.reward)
     options = config.targets
     targets = fitted_targets(
-        design,
+        design[:, telling],
         training.offsets,
         values.gain_next,
         values.stop_value,
@@ -149,26 +165,37 @@ def _train_logistic(
     actions = action_values(targets.return_continue, targets.return_stop)
     held_out = build_features(validation, spec)
     tried, candidates = [], []
-    for strength in config.grid.get("C", DEFAULT_STRENGTHS):
-        fit = fit_logistic(design, actions, C=float(strength))
-        intercept = np.where(fit.support, fit.intercept, -np.inf)
-        weights = {"mean": fit.mean, "scale": fit.scale, "coef": fit.coef, "intercept": intercept}
-        controller = Logistic(spec, weights)
+    for strength in strengths:
+        fit = fit_logistic(design[:, telling], actions, C=float(strength))
+        controller = Logistic(spec, _spread(fit, telling, design.shape[1]))
         stop = controller.probabilities(held_out)[:, Action.STOP]
         choice = choose_threshold(stop, validation, config.reward, config.guards, config.objective)
         controller.threshold = choice.threshold
         candidates.append(controller)
         tried.append({"params": {"C": float(strength)}, **asdict(choice)})
     returns, recalls, searches = (np.array([row[key] for row in tried]) for key in ("value", "recall", "searches"))
-    full = float(np.nan_to_num(validation.episode_values("final_recall")).mean())
-    best = config.objective.best(returns, recalls, searches, full)
+    best = config.objective.best(returns, recalls, searches, full_recall(validation))
     return candidates[best], tried
 
 
-def _tune(config: TrainConfig, validation: SignalTable) -> tuple[Controller, list[dict[str, Any]]]:
-    env = _env(config, validation)
-    probe = RULES[config.kind](**config.params)
-    reason = missing_signal(validation, probe)
+def informative_columns(design: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Columns of a design matrix (N, C) that vary and repeat no earlier one; most masks are the same few."""
+    varying = np.flatnonzero((design != design[:1]).any(axis=0))
+    _, first = np.unique(design[:, varying], axis=1, return_index=True)
+    return varying[np.sort(first)]
+
+
+def _spread(fit: LogisticFit, columns: NDArray[np.int64], count: int) -> dict[str, NDArray[np.float64]]:
+    """The fit's arrays over all `count` columns: those left out get no weight."""
+    mean, scale, coef = np.zeros(count), np.ones(count), np.zeros((len(fit.coef), count))
+    mean[columns], scale[columns], coef[:, columns] = fit.mean, fit.scale, fit.coef
+    return {"mean": mean, "scale": scale, "coef": coef, "intercept": np.where(fit.support, fit.intercept, -np.inf)}
+
+
+def _tune(config: TrainConfig, env: ReplayEnv) -> tuple[Controller, list[dict[str, Any]]]:
+    if config.features is not None:
+        raise UsageError(f"train: {config.kind} is a rule and takes no features; leave the key out")
+    reason = missing_signal(env.table, make_rule(config.kind, config.params))
     if reason is not None:
         raise DataError(f"train: {config.kind} is not applicable to these logs: {reason}")
     return tune_rule(config.kind, config.params, config.grid, env, config.guards, config.objective, config.seed)

@@ -16,6 +16,7 @@ from stopwise.envs.replay import ReplayEnv
 from stopwise.envs.rewards import Reward, run_values
 from stopwise.evaluation.benchmark import summarise
 from stopwise.evaluation.rollout import rollout
+from stopwise.evaluation.statistics import question_means
 from stopwise.signals.table import SignalTable
 
 Floats = NDArray[np.float64]
@@ -26,6 +27,12 @@ class Objective:
     """What "best on validation" means: the highest return, or the fewest searches at a bounded loss of recall."""
 
     max_recall_loss: float | None = None  # None: the return decides
+
+    def __post_init__(self) -> None:
+        if self.max_recall_loss is not None and not 0 <= self.max_recall_loss <= 1:
+            raise UsageError(
+                f"objective.max_recall_loss: {self.max_recall_loss}; expected a number from 0 to 1, or null"
+            )
 
     def best(self, returns: Floats, recalls: Floats, searches: Floats, full_recall: float) -> int:
         """Index of the best candidate; of equals the first, so list the mildest first."""
@@ -42,7 +49,7 @@ class Objective:
 
 @dataclass(frozen=True, slots=True)
 class ThresholdChoice:
-    """A stop threshold and what it gives on the runs it was chosen on (plain means over runs)."""
+    """A stop threshold and what it gives on the runs it was chosen on, each question counting once."""
 
     threshold: float
     value: float  # return
@@ -50,9 +57,12 @@ class ThresholdChoice:
     searches: float
 
 
-def stop_rows(stop_probability: Floats, table: SignalTable, threshold: float, min_steps: int) -> NDArray[np.int64]:
-    """The row at which each run is stopped, shape (E,): the first at or above the threshold; -1 for never."""
-    hits = (stop_probability >= threshold) & (table.turns >= min_steps)
+def stop_rows(stop_probability: Floats, table: SignalTable, threshold: float, guards: Guards) -> NDArray[np.int64]:
+    """The row at which each run is stopped, shape (E,): the first at or above the threshold; -1 for never.
+
+    The guards' `min_steps` and `max_steps` are respected.
+    """
+    hits = (stop_probability >= threshold) & (table.turns >= guards.min_steps) | (table.turns >= guards.max_steps)
     rows = np.flatnonzero(hits)
     first = np.full(len(table), -1)
     episodes = table.episode_of_row[rows][::-1]
@@ -74,6 +84,27 @@ def stopping_figures(table: SignalTable, rows: NDArray[np.int64], reward: Reward
     return reward.recall * recall + worth - paid, recall, searches
 
 
+def full_recall(table: SignalTable) -> float:
+    """Recall of the logs as they are, each question counting once; runs without gold count as 0."""
+    if not len(table):
+        return 0.0
+    recall = np.nan_to_num(table.episode_values("final_recall"))
+    return float(question_means(recall, table.question_codes)[1].mean())
+
+
+def thresholds(stop_probability: Floats) -> list[float]:
+    """At most some 200 candidates, from never stopping to always stopping.
+
+    Each lies halfway between two probabilities that occur: one on a probability would let rounding decide, and
+    probabilities computed row by row, or on another machine, differ in their last digits.
+    """
+    levels = np.unique(np.round(stop_probability, 9))
+    lower = np.concatenate([[0.0], (levels[:-1] + levels[1:]) / 2])[: len(levels)]
+    if len(lower) > 200:
+        lower = lower[np.linspace(0, len(lower) - 1, 200).round().astype(int)]
+    return [1.0 + 1e-9, *[float(value) for value in lower][::-1]]
+
+
 def choose_threshold(
     stop_probability: Floats, table: SignalTable, reward: Reward, guards: Guards, objective: Objective
 ) -> ThresholdChoice:
@@ -83,17 +114,20 @@ def choose_threshold(
         stop_probability: of each row, shape (N,).
         table: validation runs.
         reward: prices.
-        guards: min_steps is respected.
+        guards: min_steps and max_steps are respected.
         objective: what is best.
+
+    Raises:
+        UsageError: no threshold keeps the recall that the objective asks for.
     """
-    quantiles = np.unique(np.quantile(stop_probability, np.linspace(0, 1, 201))) if len(stop_probability) else []
-    candidates = [1.0 + 1e-9, *[float(value) for value in quantiles][::-1]]  # the mildest first: never stop
+    candidates = thresholds(stop_probability)  # the mildest first
     figures = []
     for threshold in candidates:
-        rows = stop_rows(stop_probability, table, threshold, guards.min_steps)
-        figures.append([array.mean() for array in stopping_figures(table, rows, reward)])
+        rows = stop_rows(stop_probability, table, threshold, guards)
+        arrays = stopping_figures(table, rows, reward)
+        figures.append([question_means(array, table.question_codes)[1].mean() for array in arrays])
     returns, recalls, searches = np.array(figures).T
-    best = objective.best(returns, recalls, searches, recalls[0])
+    best = objective.best(returns, recalls, searches, full_recall(table))
     return ThresholdChoice(candidates[best], float(returns[best]), float(recalls[best]), float(searches[best]))
 
 
@@ -106,9 +140,16 @@ def tune_rule(
     objective: Objective,
     seed: int,
 ) -> tuple[Controller, list[dict[str, Any]]]:
-    """The rule whose parameters are best on an environment's runs, and what each combination gave."""
+    """The rule whose parameters are best on an environment's runs, and what each combination gave.
+
+    Raises:
+        UsageError: a parameter is unknown, a value is not allowed or a list of candidates is empty; or no combination
+            keeps the recall that the objective asks for.
+    """
+    empty = [name for name, values in grid.items() if not len(values)]
+    if empty:
+        raise UsageError(f"grid.{empty[0]}: is empty; expected at least one candidate")
     combinations = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
-    full = np.nan_to_num(env.table.episode_values("final_recall")).mean() if len(env.table) else 0.0
     tried = []
     for combination in combinations:
         controller = make_rule(kind, {**params, **combination})
@@ -118,5 +159,5 @@ def tune_rule(
         np.array([row[key] if row[key] is not None else 0.0 for row in tried])
         for key in ("return", "recall", "searches")
     )
-    best = objective.best(returns, recalls, searches, float(full)) if tried else 0
+    best = objective.best(returns, recalls, searches, full_recall(env.table))
     return make_rule(kind, {**params, **combinations[best]}), tried

@@ -18,17 +18,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from stopwise.data.importers.sources import JsonValue, json_values, open_text
+from stopwise.data.importers.sources import open_text, read_rows
 from stopwise.data.importers.toolbox import (
     ImportProblem,
     Sample,
     clean_text,
     describe,
+    is_finite,
     make_document,
     optional_text,
     question_id,
     verdict,
 )
+from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import EndedBy, Step, StepKind, Trajectory
 
 PICTURE = "Question: .. / Thought 1: .. / Action 1: Search[..] / Observation 1: ..   (text, or JSON rows with `prompt`)"
@@ -83,17 +85,17 @@ def evidence(sample: Sample) -> float:
     return 0.0
 
 
-def read(path: Path) -> Iterator[Trajectory | ImportProblem]:
+def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
     """Trajectories of a ReAct text file or of JSON rows with a ``prompt``."""
     with open_text(path) as source:
         first = source.read(4096).lstrip()[:1]
     if first in ("{", "["):
-        yield from _read_rows(path)
+        yield from read_rows(path, lambda row, number: _row(row, number, tools))
     else:
-        yield from _read_text(path)
+        yield from _read_text(path, tools)
 
 
-def _read_text(path: Path) -> Iterator[Trajectory | ImportProblem]:
+def _read_text(path: Path, tools: Tools) -> Iterator[Trajectory | ImportProblem]:
     with open_text(path) as source:
         number = 0
         for episode in _without_doubles(episodes(source)):
@@ -103,31 +105,18 @@ def _read_text(path: Path) -> Iterator[Trajectory | ImportProblem]:
                 missing = "steps after the question" if episode.question else "a text after Question:"
                 yield ImportProblem(str(path), f"line {episode.line}", f"found no {missing}")
                 continue
-            yield _trajectory(episode, name)
+            yield _trajectory(episode, name, tools)
 
 
-def _read_rows(path: Path) -> Iterator[Trajectory | ImportProblem]:
-    number = 0
-    for value in json_values(path):
-        if isinstance(value, ImportProblem):
-            yield value
-            continue
-        rows = value.value if isinstance(value.value, list) else [value.value]
-        for row in rows:
-            number += 1
-            yield _row(path, row, value, number)
-
-
-def _row(path: Path, row: Any, source: JsonValue, number: int) -> Trajectory | ImportProblem:
-    where = source.where or f"record {number}"
+def _row(row: Any, number: int, tools: Tools) -> Trajectory | str:
     if not isinstance(row, dict):
-        return ImportProblem(str(path), where, f"found {describe(row)}; expected an object with a prompt")
+        return f"found {describe(row)}; expected an object with a prompt"
     prompt, question = row.get("prompt"), optional_text(row.get("question"))
     if not isinstance(prompt, str):
-        return ImportProblem(str(path), where, f"prompt: found {describe(prompt)}; expected the transcript as text")
+        return f"prompt: found {describe(prompt)}; expected the transcript as text"
     starts = [match.start() for match in re.finditer(r"^Question:", prompt, re.MULTILINE)]
     if not starts:
-        return ImportProblem(str(path), where, "prompt: found no line that begins with Question:")
+        return "prompt: found no line that begins with Question:"
     start = starts[-1]  # earlier ones are few-shot examples, unless a text that was read holds the word
     if question:
         named = [at for at in starts if prompt.startswith(question, at + len("Question:") + 1)]
@@ -136,14 +125,16 @@ def _row(path: Path, row: Any, source: JsonValue, number: int) -> Trajectory | I
     if question:
         episode.question = question
     if not episode.question or not episode.turns:
-        return ImportProblem(str(path), where, "prompt: found no Thought or Action after the last Question:")
+        return "prompt: found no Thought or Action after the last Question:"
     # KnowAgent's `answer` is the reference; what the agent answered stands in its Finish[..] action
     episode.reference = optional_text(row.get("answer"))
     halted, failed = verdict(row.get("halted")), verdict(row.get("error"))
     episode.labels = ("halted",) if halted else ()
     reward = row.get("reward")
-    meta = {"reward": reward} if isinstance(reward, int | float) and reward == reward else {}
-    return _trajectory(episode, f"row-{number}", correct=verdict(row.get("correct")), failed=failed or False, meta=meta)
+    meta = {"reward": reward} if is_finite(reward) else {}
+    return _trajectory(
+        episode, f"row-{number}", tools, correct=verdict(row.get("correct")), failed=failed or False, meta=meta
+    )
 
 
 def episodes(lines: Iterable[str]) -> Iterator[Episode]:
@@ -229,6 +220,7 @@ def _without_doubles(found: Iterable[Episode]) -> Iterator[Episode]:
 def _trajectory(
     episode: Episode,
     name: str,
+    tools: Tools,
     *,
     correct: bool | None = None,
     failed: bool = False,
@@ -237,7 +229,7 @@ def _trajectory(
     steps: list[Step] = []
     page: str | None = None
     for turn in episode.turns:
-        step, page = react_step(turn, page)
+        step, page = react_step(turn, page, tools)
         steps.append(step)
     answers = [step for step in steps if step.kind == "answer"]
     if correct is None:
@@ -275,18 +267,19 @@ def _judgement(episode: Episode) -> bool | None:
     return False if "incorrect" in episode.labels else None
 
 
-def react_step(turn: Turn, page: str | None) -> tuple[Step, str | None]:
+def react_step(turn: Turn, page: str | None, tools: Tools = TOOLS) -> tuple[Step, str | None]:
     """The step that a turn is, and the title of the page that a following ``Lookup`` reads.
 
     Args:
         turn: thought, action and observation.
         page: title of the page found last, None when none was.
+        tools: names of further actions that search.
     """
     match = _ACTION.match(turn.action) if turn.action else None
     name = ((match[1] or match[3]) if match else "").lower()
     subject = ((match[2] if match[1] else match[4]) if match else "") or ""
     subject = subject.strip()
-    kind = KINDS.get(name, "other")
+    kind = "search" if name in tools.search else KINDS.get(name, "other")
     queries = (subject,) if subject else ((turn.action,) if turn.action and kind == "other" else ())
     thought, observation = turn.thought or None, turn.observation
     if kind == "answer":

@@ -1,4 +1,4 @@
-"""Generations with the searches inline, between tags: R1-Searcher rows, Search-R1, ReSearch and Search-o1 text.
+"""Generations with the searches inline, between tags: R1-Searcher, Search-R1, ReSearch, Search-o1, DR-Tulu.
 
 ``<think>`` prose, a query between tags, the documents that came back between tags, more prose, and ``<answer>``. JSON
 rows hold the generation beside ``question``; text files hold whole chats, whose instructions quote the same tags.
@@ -6,10 +6,13 @@ rows hold the generation beside ``question``; text files hold whole chats, whose
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from stopwise.data.importers.sources import JsonValue, json_values, open_text, read_text
+from stopwise.data.importers.conversation import opened_page
+from stopwise.data.importers.results import split_results
+from stopwise.data.importers.sources import open_text, read_rows, read_text
 from stopwise.data.importers.toolbox import (
     ImportProblem,
     Sample,
@@ -19,10 +22,10 @@ from stopwise.data.importers.toolbox import (
     error_text,
     optional_text,
     question_id,
-    split_results,
     verdict,
 )
-from stopwise.data.records import EndedBy, Step, Trajectory
+from stopwise.data.importers.tools import TOOLS, Tools
+from stopwise.data.records import EndedBy, Step, StepKind, Trajectory
 
 PICTURE = "<search> query </search> <information>Doc 1(Title: ..) ..</information> <answer> .. </answer>"
 
@@ -35,10 +38,13 @@ TAGS = {
     "<result>": ("</result>", "documents"),
     "<|begin_search_query|>": ("<|end_search_query|>", "query"),
     "<|begin_search_result|>": ("<|end_search_result|>", "documents"),
+    "<tool_output>": ("</tool_output>", "documents"),
     "<answer>": ("</answer>", "answer"),
 }
-_OPENING = re.compile("|".join(map(re.escape, TAGS)))
-_QUERY_OPENING = tuple(tag for tag, (_, holds) in TAGS.items() if holds == "query")
+_CALL_TOOL = ("</call_tool>", "query")  # its opening tag names the tool: <call_tool name="google_search">
+_OPENING = re.compile("|".join([*map(re.escape, TAGS), r"<call_tool\b[^>]*>"]))
+_TOOL_NAME = re.compile(r"<call_tool\b[^>]*\bname=[\"']?([\w.-]+)")
+_QUERY_OPENING = (*(tag for tag, (_, holds) in TAGS.items() if holds == "query"), "<call_tool ")
 _THINK = re.compile(r"</?think(ing)?>")
 _TURN = re.compile(r"<\|im_start\|>(system|user|assistant)[ \t]*\n?")
 _QUESTION = re.compile(r"Question:[ \t]*(.+)")
@@ -66,21 +72,14 @@ def evidence(sample: Sample) -> float:
     return 0.0
 
 
-def read(path: Path) -> Iterator[Trajectory | ImportProblem]:
+def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
     """Trajectories of JSON rows with a generation, or of a text file of chats."""
     with open_text(path) as source:
         first = source.read(4096).lstrip()[:1]
     if first in ("{", "["):
-        number = 0
-        for value in json_values(path):
-            if isinstance(value, ImportProblem):
-                yield value
-                continue
-            for row in value.value if isinstance(value.value, list) else [value.value]:
-                number += 1
-                yield _row(path, row, value, number)
+        yield from read_rows(path, lambda row, number: _row(row, number, tools))
     else:
-        yield from _read_text(path)
+        yield from _read_text(path, tools)
 
 
 def _generation(row: dict[str, Any]) -> str | None:
@@ -92,18 +91,17 @@ def _generation(row: dict[str, Any]) -> str | None:
     return max(texts, key=lambda text: len(_OPENING.findall(text)), default=None)
 
 
-def _row(path: Path, row: Any, source: JsonValue, number: int) -> Trajectory | ImportProblem:
-    where = source.where or f"record {number}"
+def _row(row: Any, number: int, tools: Tools) -> Trajectory | str:
     if not isinstance(row, dict):
-        return ImportProblem(str(path), where, f"found {describe(row)}; expected an object")
+        return f"found {describe(row)}; expected an object"
     text = _generation(row)
     if text is None:
-        return ImportProblem(str(path), where, "found no generated text (gen_text_store, generated_text, response, ..)")
+        return "found no generated text (gen_text_store, generated_text, response, ..)"
     question = optional_text(row.get("question"))
-    steps = tuple(tagged_steps(text))
+    steps = tuple(tagged_steps(text, tools))
     written = next((step.queries[0] for step in reversed(steps) if step.kind == "answer" and step.queries), None)
     if question is None:
-        return ImportProblem(str(path), where, f"question: found {describe(row.get('question'))}; expected text")
+        return f"question: found {describe(row.get('question'))}; expected text"
     answer = next((found for key in _ANSWER_KEYS if (found := optional_text(row.get(key)))), None) or written
     references = next((found for key in _REFERENCE_KEYS if (found := answer_texts(row.get(key)))), [])
     correct = next((verdict(row[key]) for key in _VERDICT_KEYS if row.get(key) is not None), None)
@@ -130,7 +128,7 @@ def _row(path: Path, row: Any, source: JsonValue, number: int) -> Trajectory | I
     )
 
 
-def _read_text(path: Path) -> Iterator[Trajectory | ImportProblem]:
+def _read_text(path: Path, tools: Tools) -> Iterator[Trajectory | ImportProblem]:
     text = read_text(path)
     turns = list(_TURN.finditer(text))
     generations: list[tuple[int, str, str]] = []  # where it begins, the asking turn, the generation
@@ -145,11 +143,14 @@ def _read_text(path: Path) -> Iterator[Trajectory | ImportProblem]:
     if not turns:  # a bare generation, perhaps under its question
         start = _OPENING.search(text)
         generations.append((0, text[: start.start() if start else len(text)], text))
+    counted, lines = 0, 1
     for number, (start, asked, body) in enumerate(generations, 1):
-        where = f"line {text.count(chr(10), 0, start) + 1}"
+        lines += text.count("\n", counted, start)
+        counted = start
+        where = f"line {lines}"
         named = _QUESTION.findall(asked)
         question = optional_text(named[-1] if named else (asked if turns else None))
-        steps = tuple(tagged_steps(body)) if _OPENING.search(body) else ()
+        steps = tuple(tagged_steps(body, tools)) if _OPENING.search(body) else ()
         if question is None or not steps:
             missing = "search or answer between tags" if question else "line that begins with Question:"
             yield ImportProblem(str(path), where, f"found no {missing}")
@@ -165,17 +166,16 @@ def _read_text(path: Path) -> Iterator[Trajectory | ImportProblem]:
         )
 
 
-def tagged_steps(text: str) -> Iterator[Step]:
+def tagged_steps(text: str, tools: Tools = TOOLS) -> Iterator[Step]:
     """The steps of one generation; a tag that is never closed holds the text up to the next tag."""
     text = clean_text(text)
     position = 0
     prose: list[str] = []  # written since the last query; belongs to the next one
-    thought: str | None = None
-    query: str | None = None
+    asked: Step | None = None  # a query that waits for its documents
     answered = False
     while opening := _OPENING.search(text, position):
         prose.append(text[position : opening.start()])
-        closing, holds = TAGS[opening[0]]
+        closing, holds = TAGS.get(opening[0], _CALL_TOOL)
         end = text.find(closing, opening.end())
         following = _OPENING.search(text, opening.end())
         if end < 0 or (holds != "documents" and following and following.start() < end):
@@ -184,31 +184,38 @@ def tagged_steps(text: str) -> Iterator[Step]:
             position = end + len(closing)
         body = text[opening.end() : end].strip()
         if holds == "documents":
-            yield _search(thought, query, body)
-            thought = query = None
+            yield _brought(asked or Step("other"), body)  # documents that nobody asked for are no decision point
+            asked = None
             continue
-        if query is not None:
-            yield Step("search", thought=thought, queries=(query,), error="no documents in the log")
-        thought, query = _prose(prose), None
-        if holds == "query":
-            query = body
-        else:
-            answered = True
-            yield Step("answer", thought=thought, queries=(body,) if body else ())
-            thought = None
-    if query is not None:
-        yield Step("search", thought=thought, queries=(query,), error="no documents in the log")
+        if asked is not None:
+            yield replace(asked, error="no documents in the log")
+        queries = (body,) if body else ()
+        asked = Step(_kind(opening[0], holds, tools), thought=_prose(prose), queries=queries)
+        if holds == "answer":
+            yield asked
+            asked, answered = None, True
+    if asked is not None:
+        yield replace(asked, error="no documents in the log")
     prose.append(text[position:])
     if not answered and (rest := _prose(prose)):
         yield Step("other", thought=rest)
 
 
-def _search(thought: str | None, query: str | None, body: str) -> Step:
-    kind = "other" if query is None else "search"  # documents that nobody asked for are no decision point
-    queries = (query,) if query else ()
-    error = error_text(body) if body else "no documents came back"
-    documents = () if error else split_results(body)
-    return Step(kind, thought=thought, queries=queries, documents=documents, error=error)
+def _kind(tag: str, holds: str, tools: Tools) -> StepKind:
+    if holds == "answer":
+        return "answer"
+    name = _TOOL_NAME.search(tag)
+    return tools.kind(name[1]) if name else "search"
+
+
+def _brought(asked: Step, body: str) -> Step:
+    """A step with the documents that came back."""
+    if asked.kind == "open":
+        documents, error = opened_page(body, asked.queries)
+    else:
+        error = error_text(body) if body else "no documents came back"
+        documents = () if error else split_results(body)
+    return replace(asked, documents=documents, error=error)
 
 
 def _prose(parts: list[str]) -> str | None:

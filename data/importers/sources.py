@@ -3,17 +3,20 @@
 Byte order marks, CRLF, invalid UTF-8, several JSON values in one file and broken lines are all met in real logs.
 """
 
+import io
 import json
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, TextIO
 
 from stopwise.data.errors import DataError
+from stopwise.data.importers.inputs import open_binary
 from stopwise.data.importers.toolbox import ImportProblem, clean_json, first_line
+from stopwise.data.records import Trajectory
 
 # NaN is read as null, infinities stay (a log-probability may be -inf), control characters in texts are let through
 _DECODER = json.JSONDecoder(
@@ -33,14 +36,21 @@ class JsonValue:
 
 
 def open_text(path: Path) -> TextIO:
-    """Open a log for reading as text: a byte order mark is dropped, bytes that are not UTF-8 become U+FFFD.
+    """Open a log for reading as text, unpacked where it is compressed (gzip, Zstandard).
+
+    A byte order mark is dropped, bytes that are not UTF-8 become U+FFFD.
 
     Raises:
         DataError: there is no such file, or it is a folder, empty, binary, or not readable.
     """
     path = Path(path)
+    _check_text(path)
+    return io.TextIOWrapper(open_binary(path), encoding="utf-8-sig", errors="replace")
+
+
+def _check_text(path: Path) -> None:
     try:
-        with path.open("rb") as source:
+        with open_binary(path) as source:
             head = source.read(_SAMPLE_BYTES)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file") from None
@@ -52,7 +62,6 @@ def open_text(path: Path) -> TextIO:
         raise DataError(f"{path}: is empty; expected a log")
     if is_binary(head):
         raise DataError(f"{path}: is a binary file; expected a log as text or JSON")
-    return path.open(encoding="utf-8-sig", errors="replace")
 
 
 def is_binary(head: bytes) -> bool:
@@ -73,37 +82,62 @@ def json_values(path: Path) -> Iterator[JsonValue | ImportProblem]:
 
     A line or value that is not JSON is an `ImportProblem`. Yields nothing else; raises as `open_text`.
     """
-    with open_text(path) as source:
-        head: list[str] = []
-        by_line = False
-        for line in source:
+    path = Path(path)
+    _check_text(path)
+    with open_binary(path) as source:  # bytes: looking for odd escapes in them is several times faster than in text
+        head = [source.readline().removeprefix(b"\xef\xbb\xbf")]
+        while not (by_line := _is_object(head[-1])) and len(head) < _HEAD_LINES and (line := source.readline()):
             head.append(line)
-            if by_line := _is_object(line):
-                break
-            if len(head) >= _HEAD_LINES:
-                break
         if by_line:
             for number, line in enumerate(chain(head, source), 1):
-                yield from _line(path, number, line)
+                if line.strip():
+                    yield _line(path, number, line)
             return
-        text = "".join(head) + source.read()
+        text = (b"".join(head) + source.read()).decode("utf-8", "replace")
     yield from _values(path, text)
 
 
-def load_json(text: str) -> Any:
-    """One JSON value with its texts cleaned (`toolbox.clean_text`); NaN is None.
+def read_rows(
+    path: Path,
+    convert: Callable[[Any, int], Trajectory | str],
+    is_one: Callable[[list[Any]], bool] = lambda items: False,
+) -> Iterator[Trajectory | ImportProblem]:
+    """Trajectories of a file of rows: one JSON value, a list of rows, or one row a line.
+
+    Args:
+        path: the file; raises as `open_text`.
+        convert: the trajectory of a row, or the reason why there is none; also given the row's number, from 1.
+        is_one: whether a list is itself one row (a bare list of messages), and not a list of rows.
+    """
+    number = 0
+    for value in json_values(path):
+        if isinstance(value, ImportProblem):
+            yield value
+            continue
+        many = isinstance(value.value, list) and not is_one(value.value)
+        for place, row in enumerate(value.value if many else [value.value], 1):
+            number += 1
+            where = ", ".join(filter(None, (value.where, f"record {place}"))) if many else value.where
+            found = convert(row, number)
+            yield ImportProblem(str(path), where, found) if isinstance(found, str) else found
+
+
+def load_json(text: str | bytes) -> Any:
+    """One JSON value with its texts cleaned (`toolbox.clean_text`); NaN is None, bytes that are not UTF-8 are U+FFFD.
 
     Raises:
         ValueError: it is not JSON.
         RecursionError: it is nested too deeply.
     """
+    odd = b"\\u" in text or b"\0" in text if isinstance(text, bytes) else "\\u" in text or "\0" in text
+    text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
     value = _DECODER.decode(text)
-    return clean_json(value) if _ODD_ESCAPE.search(text) else value
+    return clean_json(value) if odd and _ODD_ESCAPE.search(text) else value
 
 
-def _is_object(line: str) -> bool:
+def _is_object(line: bytes) -> bool:
     """Whether a line alone is a JSON object; a pretty-printed file has no such line in its first column."""
-    if not line.startswith("{"):
+    if not line.startswith(b"{"):
         return False
     try:
         return bool(load_json(line))
@@ -111,26 +145,27 @@ def _is_object(line: str) -> bool:
         return False
 
 
-def _line(path: Path, number: int, line: str) -> Iterator[JsonValue | ImportProblem]:
-    if not line.strip():
-        return
+def _line(path: Path, number: int, line: bytes) -> JsonValue | ImportProblem:
     try:
-        yield JsonValue(f"line {number}", load_json(line))
+        return JsonValue(f"line {number}", load_json(line))
     except ValueError as error:
-        yield ImportProblem(str(path), f"line {number}", _not_json(error, line))
+        return ImportProblem(str(path), f"line {number}", _not_json(error, line.decode("utf-8", "replace")))
     except RecursionError:
-        yield ImportProblem(str(path), f"line {number}", "JSON nested too deeply")
+        return ImportProblem(str(path), f"line {number}", "JSON nested too deeply")
 
 
 def _values(path: Path, text: str) -> Iterator[JsonValue | ImportProblem]:
     odd = bool(_ODD_ESCAPE.search(text))
     position, count = 0, 0
+    counted, lines = 0, 1  # lines up to `counted`, so that no text is counted twice
     while True:
         while position < len(text) and text[position] in " \t\r\n,":
             position += 1
         if position >= len(text):
             return
-        line = f"line {text.count(chr(10), 0, position) + 1}"
+        lines += text.count("\n", counted, position)
+        counted = position
+        line = f"line {lines}"
         try:
             value, end = _DECODER.raw_decode(text, position)
         except ValueError as error:

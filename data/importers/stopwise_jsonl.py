@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from stopwise.data.codec import trajectory_from_dict
-from stopwise.data.importers.sources import json_values
+from stopwise.data.importers.sources import read_rows
 from stopwise.data.importers.toolbox import ImportProblem, Sample
+from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import Trajectory
 
 PICTURE = (
@@ -18,15 +20,16 @@ def evidence(sample: Sample) -> float:
     return 1.0 if any({"id", "question_id", "question"} <= row.keys() for row in sample.objects) else 0.0
 
 
-def read(path: Path) -> Iterator[Trajectory | ImportProblem]:
-    """Trajectories of a JSON Lines file, streamed; a line that is none is a problem that names the key's path."""
-    for value in json_values(path):
-        if isinstance(value, ImportProblem):
-            yield value
-            continue
-        records = value.value if isinstance(value.value, list) else [value.value]
-        for number, record in enumerate(records, 1):
-            try:
-                yield trajectory_from_dict(record)
-            except ValueError as error:
-                yield ImportProblem(str(path), value.where or f"record {number}", str(error))
+def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
+    """Trajectories of a JSON Lines file, streamed; a line that is none is a problem that names the key's path.
+
+    Steps have their kinds already; `tools` is unused.
+    """
+    yield from read_rows(path, _row)
+
+
+def _row(record: Any, number: int) -> Trajectory | str:
+    try:
+        return trajectory_from_dict(record)
+    except ValueError as error:
+        return str(error)

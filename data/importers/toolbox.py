@@ -54,6 +54,8 @@ def clean_text(text: str) -> str:
 
 def optional_text(value: Any) -> str | None:
     """Cleaned and stripped text of a JSON scalar; None for null, for blank text and for lists and objects."""
+    if value is None:
+        return None
     if isinstance(value, str):
         return clean_text(value).strip() or None
     if isinstance(value, int | float) and not isinstance(value, bool) and value == value:
@@ -69,6 +71,11 @@ def optional_float(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return None
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a value is a number that strict JSON holds."""
+    return isinstance(value, int | float) and value - value == 0
 
 
 def optional_count(value: Any) -> int | None:
@@ -101,8 +108,10 @@ def verdict(value: Any) -> bool | None:
 # Whole observations that are no documents: failures, refusals and empty results of the tools met in real logs.
 _ERROR = re.compile(
     r"""no\ (?:(?:more|relevant|search|matching)\ )?(?:results?|documents?)\b[^\n]{0,160}$
+    |no\ content\ (?:could\ be|was|is|found)\b
+    |\{\s*"(?:data":\s*null|error"|code":\s*[45]\d\d)
     |could\ not\ find\b
-    |\[[\w ]*\berror\]|(?:\w+\ )?error\ ?[:(\d]|traceback\ \(most\ recent
+    |\[[\w ]*\berror\]|\*\*error:?\*\*|(?:\w+\ )?error\ ?[:(\d]|traceback\ \(most\ recent
     |(?:tool|search|request|query)\ (?:call\ )?(?:failed|timed\ out)\b
     |invalid\ (?:action|tool|request|query|arguments?)\b
     |(?:maximum|max)\ (?:number\ of\ )?(?:tool\ calls?|searches|search\ calls?|turns?)\b.{0,40}\b(?:reached|exceeded)
@@ -110,6 +119,7 @@ _ERROR = re.compile(
     """,
     re.IGNORECASE | re.VERBOSE,
 )
+_NO_TITLE = re.compile(r"^\s*#\s*(?:Untitled|None)\s*\n")  # what page readers put over a page without a title
 _EMPTY_RESULTS = {"", "[]", "{}", "null", "none", "n/a"}
 
 
@@ -118,7 +128,7 @@ def error_text(observation: str) -> str | None:
 
     A long text is content even if it begins like an error: errors are short, and documents speak of errors too.
     """
-    text = observation.strip()
+    text = _NO_TITLE.sub("", observation).strip()
     if text.lower() in _EMPTY_RESULTS:
         return "no results"
     return text if len(text) <= 2000 and _ERROR.match(text) else None
@@ -233,50 +243,6 @@ def question_id(question: str, log_id: Any = None) -> str:
 def normalise_question(question: str) -> str:
     """One spelling of a question for matching by text: NFC, case folded, white space collapsed."""
     return _SPACE.sub(" ", unicodedata.normalize("NFC", question)).strip().casefold()
-
-
-# Result lists in running text, one pattern a layout; the text of an item ends where the next item begins.
-_ITEM = re.compile(r"^[ \t]*(?:\((\d{1,4})\)|Doc(?:ument)?[ \t]*\[?(\d{1,4})\]?(?=[ \t]*[(:]))", re.MULTILINE)
-_TITLE_TEXT = re.compile(r"Title:(?P<title>.*?)(?:\s|^)(?:Text|Content):(?P<text>.*)", re.DOTALL)
-_TITLE_PAREN = re.compile(
-    r"[ \t]*:?[ \t]*\(Title:[ \t]*(?P<title>\"(?:[^\"]|\"\")*\"|[^)\n]*)\)(?P<text>.*)", re.DOTALL
-)
-_TITLE_GAP = re.compile(r"(?P<title>[^\n]{1,300}?) {3,}(?P<text>.*)", re.DOTALL)
-
-
-def _csv_unquote(field: str) -> str:
-    """Undo CSV quoting of one field; some corpora were written with it and never read back."""
-    if len(field) >= 2 and field[0] == field[-1] == '"':
-        return field[1:-1].replace('""', '"')
-    return field
-
-
-def split_results(text: str) -> tuple[Document, ...]:
-    """Documents of a numbered result list in running text, in order, ranks from 1.
-
-    Layouts: ``(1)Title: X Text: Y``, the same as one CSV-quoted field, ``(1)X   Y``, ``Doc 1(Title: "X") Y``. A text
-    without numbered items is one document; a blank one is none.
-    """
-    marks: list[re.Match[str]] = []
-    for mark in _ITEM.finditer(text):  # an item's number is the last one's plus one: "(2)" inside a text is no item
-        if int(mark[1] or mark[2]) == len(marks) + 1:
-            marks.append(mark)
-    if not marks:
-        only = make_document(text=text, rank=1)
-        return (only,) if only else ()
-    ends = [mark.start() for mark in marks[1:]] + [len(text)]
-    found = (
-        _item(text[mark.end() : end].strip(), rank) for rank, (mark, end) in enumerate(zip(marks, ends, strict=True), 1)
-    )
-    return tuple(document for document in found if document)
-
-
-def _item(body: str, rank: int) -> Document | None:
-    body = _csv_unquote(body)
-    match = _TITLE_PAREN.match(body) or _TITLE_TEXT.match(body) or _TITLE_GAP.match(body)
-    if match:
-        return make_document(title=_csv_unquote(match["title"].strip()), text=match["text"], rank=rank)
-    return make_document(text=body.removeprefix(":"), rank=rank)
 
 
 def first_line(text: str, limit: int = 120) -> str:

@@ -1,5 +1,8 @@
+import gzip
+import io
 import json
 
+import pyarrow as pa
 import pytest
 
 from stopwise.data.store import read_trajectories
@@ -31,6 +34,7 @@ def test_json_is_one_object_with_the_counts(stopwise, log, tmp_path):
     assert status == 0
     assert json.loads(stdout) == {
         "format": "react",
+        "files": 1,
         "trajectories": 2,
         "questions": 1,
         "search_steps": 2,
@@ -48,6 +52,7 @@ def test_json_is_one_object_with_the_counts(stopwise, log, tmp_path):
             "trajectories_without": 0,
             "documents_matched_by": "title",
         },
+        "problems_file": f"{out}.problems.jsonl",
     }
     assert f"reading {log} as react" in stderr
     runs = list(read_trajectories(out))
@@ -124,3 +129,87 @@ def test_missing_file_and_folder_as_output(stopwise, log, tmp_path):
     status, _, stderr = stopwise("import", log, "--out", tmp_path)
     assert status == 2
     assert "is a folder; expected a file to write" in stderr
+
+
+def test_problems_are_listed_beside_the_output_and_an_old_list_goes(stopwise, log, tmp_path):
+    out = tmp_path / "logs.parquet"
+    stopwise("import", log, "--out", out)
+    listed = tmp_path / "logs.parquet.problems.jsonl"
+    assert [json.loads(line)["where"] for line in listed.read_text().splitlines()] == ["line 9"]
+    log.write_text(EPISODE.format(n=1))
+    assert json.loads(stopwise("import", log, "--out", out, "--json")[1])["problems_file"] is None
+    assert not listed.exists()
+
+
+def test_folders_patterns_and_files_that_are_no_logs(stopwise, tmp_path):
+    folder = tmp_path / "runs"
+    (folder / "deep").mkdir(parents=True)
+    (folder / "a.txt").write_text(EPISODE.format(n=1))
+    (folder / "deep" / "b.txt").write_text(EPISODE.format(n=1))
+    (folder / "notes.md").write_text("Dear diary.")
+    (folder / ".hidden").write_text("x")
+    for paths, count, problems in (([folder], 2, 1), ([folder / "*.txt"], 1, 0), ([folder / "**" / "*.txt"], 2, 0)):
+        status, stdout, _ = stopwise("import", *paths, "--out", tmp_path / "o", "--json")
+        summary = json.loads(stdout)
+        assert (status, summary["trajectories"], summary["problem_count"]) == (0, count, problems)
+    assert stopwise("import", folder / "*.csv", "--out", tmp_path / "o")[2].endswith("*.csv: matches no file")
+    (folder / "more.md").write_text("Dear diary, again.")
+    assert "none of its 2 files is a log" in stopwise("import", folder / "*.md", "--out", tmp_path / "o")[2]
+
+
+def _gz(data):
+    return gzip.compress(data)
+
+
+def _zst(data):
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(data)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize("pack", [_gz, _zst])
+def test_compressed_files_are_recognised_by_content(stopwise, tmp_path, pack):
+    path = tmp_path / "log"
+    path.write_bytes(pack(EPISODE.format(n=1).encode() * 300))
+    status, stdout, _ = stopwise("import", path, "--out", tmp_path / "o", "--json")
+    assert (status, json.loads(stdout)["trajectories"]) == (0, 300)
+    path.write_bytes(path.read_bytes()[:-30])
+    status, _, stderr = stopwise("import", path, "--out", tmp_path / "o")
+    assert (status, "compressed data is damaged or cut off" in stderr) == (1, True)
+
+
+def test_standard_input(stopwise, tmp_path, monkeypatch):
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(EPISODE.format(n=1).encode())))
+    status, stdout, _ = stopwise("import", "-", "--out", tmp_path / "o", "--json")
+    assert (status, json.loads(stdout)["trajectories"]) == (0, 1)
+
+
+def test_a_tool_may_be_named_a_search(stopwise, tmp_path):
+    path = tmp_path / "log"
+    path.write_text(EPISODE.format(n=1).replace("Search[", "Oracle["))
+    options = ("--out", tmp_path / "o", "--json")
+    assert json.loads(stopwise("import", path, *options)[1])["search_steps"] == 0
+    assert json.loads(stopwise("import", path, *options, "--search-tool", "Oracle")[1])["search_steps"] == 1
+
+
+def test_names_that_the_log_lacks_are_filled_in(stopwise, log, tmp_path):
+    own = tmp_path / "own.jsonl"
+    own.write_text('{"id": "t", "question_id": "q", "question": "?", "agent": "mine"}')
+    stopwise("import", log, own, "--agent", "a", "--dataset", "d", "--out", tmp_path / "o")
+    assert {(run.agent, run.dataset) for run in read_trajectories(tmp_path / "o")} == {("a", "d"), ("mine", "d")}
+
+
+def test_formats_are_listed_with_a_picture(stopwise):
+    status, stdout, _ = stopwise("import", "--list-formats")
+    assert (status, stdout.splitlines()[0][:12]) == (0, "react       ")
+    assert set(json.loads(stopwise("import", "--list-formats", "--json")[1])["formats"]) >= {
+        "react",
+        "otel",
+        "stopwise",
+    }
+
+
+def test_missing_arguments(stopwise, log):
+    assert stopwise("import")[::2] == (2, "import: no PATH given; name log files, folders, or - for standard input")
+    assert stopwise("import", log)[::2] == (2, "import: --out FILE is missing; name the Parquet file to write")

@@ -6,8 +6,9 @@ import pytest
 from sklearn.linear_model import Ridge
 
 from stopwise.data.errors import DataError
+from stopwise.envs.hindsight import clairvoyant_values
 from stopwise.train.regression import fit_ridge, standardisation
-from stopwise.train.targets import clairvoyant_values, fitted_targets
+from stopwise.train.targets import fitted_targets
 
 # A small searcher. In state 0 the trail is warm, in 1 lukewarm, in 2 cold; a search finds new evidence with FIND,
 # worth .3 of recall, and an answer given in a state is correct with CORRECT.

@@ -38,12 +38,14 @@ def test_what_may_be_in_two_formats_is_refused_with_both(tmp_path):
     path.write_text("Question: a?\nThought 1: b\nAction 1: c\n<search>q</search>")
     with pytest.raises(DataError, match="any of these formats: react, search_tags; name it by --format"):
         sniff(path)
-    assert choose([path], "react")[0].format == "react"
+    assert choose([path], "react").sources[0].format == "react"
 
 
 def test_no_such_format(own_log):
     with pytest.raises(UsageError, match="--format tea: no such format; expected auto or one of react"):
         choose([own_log], "tea")
+    with pytest.raises(UsageError, match=r"--format reakt: no such format; did you mean react\?"):
+        choose([own_log], "reakt")
 
 
 def test_every_format_has_its_parts():

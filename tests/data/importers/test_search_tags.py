@@ -88,6 +88,21 @@ def test_dialects_and_tags_that_are_not_closed(text, expected):
     assert [(step.queries[0], len(step.documents)) for step in steps] == expected
 
 
+def test_tools_named_in_the_tag():
+    text = (
+        '<think>I search.</think><call_tool name="google_search" num="5">Ada</call_tool><tool_output><snippet id=a-0>\n'
+        "Title: Lenn\nURL: http://lenn.org\nSnippet: A town.\n</snippet>\n<snippet id=a-1>\nTitle: Ada\nSnippet: Who?\n"
+        '</snippet></tool_output>I browse.<call_tool name="browse_webpage">http://lenn.org</call_tool>'
+        "<tool_output>Ada was born here.</tool_output><answer>Lenn</answer>"
+    )
+    steps = list(tagged_steps(text))
+    assert [(s.kind, s.thought, s.queries, [(d.id, d.text) for d in s.documents]) for s in steps] == [
+        ("search", "I search.", ("Ada",), [("url:lenn.org", "A town."), ("title:ada", "Who?")]),
+        ("open", "I browse.", ("http://lenn.org",), [("url:lenn.org", "Ada was born here.")]),
+        ("answer", None, ("Lenn",), []),
+    ]
+
+
 def test_prose_without_an_answer_is_kept():
     assert list(tagged_steps("<think>I stop here")) == [Step("other", thought="I stop here")]
 

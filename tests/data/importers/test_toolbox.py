@@ -14,10 +14,8 @@ from stopwise.data.importers.toolbox import (
     optional_float,
     optional_text,
     question_id,
-    split_results,
     verdict,
 )
-from stopwise.data.records import Document
 
 
 def test_surrogate_halves_and_nuls_become_replacement_characters():
@@ -62,41 +60,6 @@ def test_runs_of_one_question_share_its_id_when_the_log_has_none():
     assert question_id("Where is it?", 12) == "12"
 
 
-NUMBERED = (
-    '(1)Title: Ada Brook Text:  Ada "A." Brook (2) and\nmore.\n'
-    '(2)"Title: Lenn (town) Text:  Lenn, called ""the Hill"", is a town."\n'
-    '(3)"Title: ""Heroes"" (song) Text:  A song."\n'
-    "(4)Brook   A brook is a small river.\n"
-    "(9)Left over"
-)
-
-
-def test_result_lists_are_split_in_their_layouts():
-    assert [(d.rank, d.title, d.text) for d in split_results(NUMBERED)] == [
-        (1, "Ada Brook", 'Ada "A." Brook (2) and\nmore.'),
-        (2, "Lenn (town)", 'Lenn, called "the Hill", is a town.'),
-        (3, '"Heroes" (song)', "A song."),
-        (4, "Brook", "A brook is a small river.\n(9)Left over"),
-    ]
-    assert [
-        (d.title, d.text) for d in split_results('Doc 1(Title: "Ada ""B"" Brook") Text a\nDoc 2(Title: Lenn) b')
-    ] == [
-        ('Ada "B" Brook', "Text a"),
-        ("Lenn", "b"),
-    ]
-    assert [(d.title, d.text) for d in split_results("Doc 1: plain\nDocument [2]: text")] == [
-        (None, "plain"),
-        (None, "text"),
-    ]
-
-
-def test_a_text_without_numbers_is_one_document_and_a_blank_one_is_none():
-    assert split_results("Lenn is a town.") == (
-        Document(document_id(text="Lenn is a town."), "Lenn is a town.", rank=1),  # pyright: ignore[reportArgumentType]
-    )
-    assert split_results(" \n") == ()
-
-
 @pytest.mark.parametrize(
     "text",
     [
@@ -115,6 +78,8 @@ def test_a_text_without_numbers_is_one_document_and_a_blank_one_is_none():
         "Maximum number of searches reached",
         "Rate limit exceeded, try later",
         "Traceback (most recent call last): x",
+        "# Untitled\n\nNo content could be extracted from this page",
+        '# None\n\n{"data":null,"code":402}',
     ],
 )
 def test_an_observation_that_is_an_error_is_no_document(text):

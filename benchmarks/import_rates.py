@@ -1,0 +1,149 @@
+"""How fast logs are imported, and in how much memory.
+
+Rates: each family's sample, multiplied to `--megabytes`, read by its importer and by plain ``json.loads`` line by line
+(text families: split into lines). The samples are small, about 1 kB a run with texts of a few words, so the ratio shows
+what an importer costs a run; real runs hold far more text, which costs nearly nothing more. With `--files`, the same
+for logs of your own. Memory: the peak of an import of 10,000 and of 100,000 trajectories, and of 10 MB observations.
+
+    python benchmarks/import_rates.py [--megabytes 5] [--files PATH...] [--memory] [--json]
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from stopwise.data.importers import importer
+from stopwise.data.importers.detect import sniff
+from stopwise.data.importers.tools import TOOLS
+
+SAMPLES = Path(__file__).parent.parent / "tests" / "data" / "importers" / "samples"
+
+_PEAK = """
+import resource, sys
+from pathlib import Path
+from stopwise.data.importers import read_logs
+from stopwise.data.store import write_trajectories
+count = write_trajectories(Path(sys.argv[2]), read_logs([Path(sys.argv[1])], "stopwise"))
+print(count, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+"""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n")[0])
+    parser.add_argument("--megabytes", type=float, default=5, help="size of each family's file")
+    parser.add_argument("--files", nargs="*", type=Path, default=[], help="logs of your own, measured as they are")
+    parser.add_argument("--memory", action="store_true", help="measure peak memory too (a few minutes)")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    args = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result: dict[str, Any] = {"rates": [rate(sample, Path(folder), args.megabytes) for sample in samples()]}
+        result["rates"].append(rate(_full_texts(Path(folder), args.megabytes), Path(folder), 0))
+        result["rates"] += [rate(path, Path(folder), 0) for path in args.files]
+        if args.memory:
+            result["memory"] = memory(Path(folder))
+    if args.json:
+        print(json.dumps(result, indent=1))
+        return
+    print(f"{'sample':24} {'MB/s':>8} {'json.loads':>11} {'ratio':>6}")
+    for row in result["rates"]:
+        print(f"{row['sample']:24} {row['mb_s']:8.1f} {row['json_loads_mb_s']:11.1f} {row['ratio']:6.2f}")
+    for row in result.get("memory", ()):
+        print(f"{row['what']}: {row['trajectories']} trajectories, {row['file_mb']:.0f} MB, peak {row['peak_mb']} MB")
+
+
+def samples() -> Iterator[Path]:
+    yield from sorted(SAMPLES.iterdir())
+
+
+def _full_texts(folder: Path, megabytes: float) -> Path:
+    """Our own format with documents of 2.4 kB, drawn from 3,000: about what a retriever returns."""
+    rng = random.Random(0)
+    words = ["".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(2, 9))) for _ in range(5000)]
+    texts = [" ".join(rng.choices(words, k=370)) for _ in range(3000)]
+    path = folder / "stopwise_full_texts.jsonl"
+    with path.open("w") as target:
+        for number in range(int(megabytes * 1e6 / 50_000) + 1):  # 20 documents a run
+            steps = [
+                {"kind": "search", "queries": ["a b"], "documents": [{"id": f"d{i}", "text": texts[i]} for i in drawn]}
+                for drawn in (rng.sample(range(3000), 5) for _ in range(4))
+            ]
+            run = {"id": f"t{number}", "question_id": f"q{number}", "question": "what?", "steps": steps}
+            target.write(json.dumps(run) + "\n")
+    return path
+
+
+def rate(sample: Path, folder: Path, megabytes: float) -> dict[str, Any]:
+    """Megabytes a second of CPU time: the importer, and plain parsing of the same file."""
+    format = sniff(sample).format
+    path = folder / f"measured_{sample.name}"
+    text = sample.read_text(encoding="utf-8")
+    is_text = sample.suffix == ".txt"
+    if sample.suffix == ".json":
+        text = json.dumps(json.loads(text), ensure_ascii=False) + "\n"
+    path.write_text(text * max(1, int(megabytes * 1e6 / len(text))), encoding="utf-8")
+    size = path.stat().st_size / 1e6
+
+    def parse() -> int:
+        with path.open(encoding="utf-8") as source:
+            return sum(1 if is_text else bool(json.loads(line)) for line in source)
+
+    seconds = timed(lambda: sum(1 for _ in importer(format).read(path, TOOLS)))
+    plain = timed(parse)
+    path.unlink()
+    return {
+        "sample": sample.name,
+        "format": format,
+        "mb_s": round(size / seconds, 1),
+        "json_loads_mb_s": round(size / plain, 1),
+        "ratio": round(plain / seconds, 3),
+    }
+
+
+def timed(work: Callable[[], object]) -> float:
+    """CPU seconds, the better of two."""
+    found = []
+    for _ in range(2):
+        start = time.process_time()
+        work()
+        found.append(time.process_time() - start)
+    return min(found)
+
+
+def memory(folder: Path) -> list[dict[str, Any]]:
+    """Peak memory of importing: 10,000 and 100,000 trajectories of about 2 kB, and a 10 MB observation."""
+    rows = []
+    for what, count, characters in (
+        ("few", 10_000, 300),
+        ("many", 100_000, 300),
+        ("one large observation", 1, 10_000_000),
+    ):
+        path = folder / "log.jsonl"
+        with path.open("w") as target:
+            for number in range(count):
+                documents = [{"id": f"d{number}-{i}", "text": chr(97 + i) * characters} for i in range(5)]
+                step = {"kind": "search", "queries": [f"query {number}"], "documents": documents}
+                run = {"id": f"t{number}", "question_id": f"q{number}", "question": "?", "steps": [step]}
+                target.write(json.dumps(run) + "\n")
+        command = [sys.executable, "-c", _PEAK, str(path), str(folder / "out.parquet")]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+        rows.append(
+            {
+                "what": what,
+                "trajectories": int(output[0]),
+                "file_mb": round(path.stat().st_size / 1e6, 1),
+                "peak_mb": int(output[1]),
+            }
+        )
+        path.unlink()
+    return rows
+
+
+if __name__ == "__main__":
+    main()
