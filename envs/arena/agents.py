@@ -64,8 +64,8 @@ class Agent(Protocol):
         """Its attempt to answer was refused."""
         ...
 
-    def intervene(self, queries: Sequence[str], documents: Sequence[Document]) -> None:
-        """Read the results of an injected turn, and change course if it obeys."""
+    def intervene(self, queries: Sequence[str], documents: Sequence[Document], *, redirects: bool) -> None:
+        """Read the results of an injected turn; if it `redirects` and the agent obeys, change course."""
         ...
 
     def fork(self, seed: str | None = None) -> "Agent":
@@ -169,14 +169,15 @@ class ScriptedAgent:
         self._verified = 0
         self.mode = "explore"
 
-    def intervene(self, queries: Sequence[str], documents: Sequence[Document]) -> None:
-        """Read the injected results; explore from here if the agent obeys."""
+    def intervene(self, queries: Sequence[str], documents: Sequence[Document], *, redirects: bool) -> None:
+        """See `Agent.intervene`. A search that it did not make itself cannot use up its patience."""
         self._history.extend(queries)
         for query in queries:
             self._asked[query] = self._asked.get(query, 0) + 1
-        turn = self._turn
+        turn, dry = self._turn, self._dry
         self.observe(documents)
-        if self._chance.uniform(turn, "obey") < self.temper.obedience:
+        self._dry = min(self._dry, dry)
+        if redirects and self._chance.uniform(turn, "obey") < self.temper.obedience:
             self._dry = 0
             self.mode = "explore"
 
