@@ -28,6 +28,7 @@ from stopwise.envs.arena.moves import (
 from stopwise.envs.arena.puzzle import Finding, Puzzle, Reader
 
 SEARCH_CAP = 100  # searches that no agent exceeds
+RESTART = 0.3  # probability that the second search is the whole question once more, reworded
 
 Mode = Literal["explore", "loop", "verify"]
 
@@ -214,8 +215,13 @@ class ScriptedAgent:
 
     def _move(self, drawn: list[Choice], place: str) -> Move:
         """Draw a kind of move, then a move of that kind."""
-        if self._turn < 2:
+        if self._turn == 0:
             return Move("start", self._puzzle.text)
+        if self._turn == 1:
+            again = choose((RESTART, 1 - RESTART), self._number(place, "restart"))
+            drawn.append(again)
+            if again.index == 0:
+                return Move("start", self._puzzle.text)
         if self.mode == "loop":
             return self._pick([Move("repeat", text) for text in self._loop], drawn, place)
         confirming = confirm_moves(self._belief) if self.mode == "verify" else []
