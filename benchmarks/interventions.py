@@ -48,6 +48,8 @@ ARMS = (
     Arm("two interventions, then stop", 2),
     Arm("four interventions, then stop", 4),
     Arm("unlimited interventions", UNLIMITED),
+    Arm("two random queries, then stop", 2, "random"),
+    Arm("two random queries, told to change course, then stop", 2, "random+redirect"),
     Arm("unlimited random queries", UNLIMITED, "random"),
     Arm("unlimited random queries, told to change course", UNLIMITED, "random+redirect"),
 )
