@@ -90,6 +90,7 @@ def run(args: argparse.Namespace) -> int:
         print_table(result)
         for kind, rows in result.get("by_agent", {}).items():
             print_table(result | {"rows": rows, "questions": rows[0].get("questions", 0), "runs": kind})
+        explain()
         say(f"result in {args.out / 'result.json'}")
     return 0
 
@@ -237,7 +238,7 @@ def print_table(result: Mapping[str, Any]) -> None:
         "accuracy", "ms",
         title=title,
     )  # fmt: skip
-    for column in table.columns:
+    for column in table.columns[1:]:
         column.no_wrap = True
     for row in rows:
         if "not_applicable" in row:
@@ -262,7 +263,11 @@ def print_table(result: Mapping[str, Any]) -> None:
             _accuracy(row),
             _show(row["milliseconds_a_decision"], 2),
         )
-    Console(width=max(Console().width, 140)).print(table)
+    Console(width=max(Console().width, 150)).print(table)
+
+
+def explain() -> None:
+    """What the columns are, on stderr."""
     say(
         "difference: recall against never_stop, paired by question; nudges: interventions a run; accuracy: of runs "
         "that end by an answer, where the answer at every stop is known; ms: a decision"
