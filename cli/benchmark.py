@@ -238,8 +238,9 @@ def print_table(result: Mapping[str, Any]) -> None:
         "accuracy", "ms",
         title=title,
     )  # fmt: skip
-    for column in table.columns[1:]:
-        column.no_wrap = True
+    for number, column in enumerate(table.columns):
+        column.no_wrap = number not in (0, 4)  # names and reasons may be long
+    table.columns[0].min_width, table.columns[4].min_width = 20, 24
     for row in rows:
         if "not_applicable" in row:
             table.add_row(row["controller"], "not applicable", "", "", row["not_applicable"])
