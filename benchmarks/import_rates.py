@@ -10,12 +10,14 @@ for logs of your own. Memory: the peak of an import of 10,000 and of 100,000 tra
 
 import argparse
 import json
+import platform
 import random
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -42,8 +44,14 @@ def main() -> None:
     parser.add_argument("--memory", action="store_true", help="measure peak memory too (a few minutes)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     args = parser.parse_args()
+    result: dict[str, Any] = {
+        "command": " ".join(["python benchmarks/import_rates.py", *sys.argv[1:]]),
+        "python": platform.python_version(),
+        "pyarrow": version("pyarrow"),
+        "processor": platform.machine(),
+    }
     with tempfile.TemporaryDirectory() as folder:
-        result: dict[str, Any] = {"rates": [rate(sample, Path(folder), args.megabytes) for sample in samples()]}
+        result["rates"] = [rate(sample, Path(folder), args.megabytes) for sample in samples()]
         result["rates"].append(rate(_full_texts(Path(folder), args.megabytes), Path(folder), 0))
         result["rates"] += [rate(path, Path(folder), 0) for path in args.files]
         if args.memory:
@@ -122,7 +130,7 @@ def memory(folder: Path) -> list[dict[str, Any]]:
     for what, count, characters in (
         ("few", 10_000, 300),
         ("many", 100_000, 300),
-        ("one large observation", 1, 10_000_000),
+        ("five documents of 10 MB", 1, 10_000_000),
     ):
         path = folder / "log.jsonl"
         with path.open("w") as target:

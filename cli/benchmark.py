@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ from stopwise.cli.output import print_json, say, signals_path
 from stopwise.controllers.base import check_number
 from stopwise.controllers.guards import Guards
 from stopwise.data.errors import UsageError
+from stopwise.envs.arena.collection import CollectConfig, RethinkerChoice
 from stopwise.envs.rewards import Reward
 
 
@@ -22,13 +23,14 @@ class ControllerChoice:
     name: str | None = None  # what the table calls it
     params: Mapping[str, Any] = field(default_factory=dict)  # of a rule
     match: str | None = None  # random only: stop as often as the controller of this name does on validation questions
+    rethinker: RethinkerChoice | None = None  # arena only: who searches at an intervention; None is the arena's
 
 
 @dataclass(frozen=True)
 class BenchmarkConfig:
-    """One benchmark over logs."""
+    """One benchmark: over logs, or with `arena` over agents that run for real."""
 
-    signals: str  # signal table, or "samples"
+    signals: str  # signal table, or "samples"; in the arena it says how signals are computed
     controllers: tuple[ControllerChoice, ...]
     split: Literal["train", "val", "cal", "test", "all"] = "test"
     intervention: str = "forbidden"
@@ -37,6 +39,7 @@ class BenchmarkConfig:
     margin: float = 0.01  # recall that a controller may lose and still count as not inferior
     privileged: bool = False
     seed: int = 0
+    arena: CollectConfig | None = None  # corpus, agents, questions; `split` above says which questions
 
     def __post_init__(self) -> None:
         check_number("margin", self.margin, low=0, high=1)
@@ -63,11 +66,7 @@ def run(args: argparse.Namespace) -> int:
     """Run the benchmark, write the run folder and print the table."""
     from stopwise.data.config import load_config, plain, write_config
     from stopwise.data.files import atomic_folder, write_json
-    from stopwise.envs.interventions import intervention_model
-    from stopwise.envs.replay import ReplayEnv
-    from stopwise.evaluation.benchmark import benchmark
     from stopwise.evaluation.record import provenance
-    from stopwise.signals.features import FeatureSpec
     from stopwise.signals.table import read_table
 
     config = load_config(BenchmarkConfig, args.config, args.overrides)
@@ -75,12 +74,41 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.config}: controllers is empty; name at least one, as `- kind: never_stop`")
     path = signals_path(config.signals)
     table = read_table(path)
+    command = ["stopwise", "benchmark", str(args.config), *args.overrides, "--out", str(args.out)]
+    if config.arena is not None:
+        result = provenance(command, plain(config), {"signals": path}) | _run_arena(config, table, args.out)
+    else:
+        result = provenance(command, plain(config), {"signals": path}) | _run_replay(config, table)
+    with atomic_folder(args.out, mark="result.json") as folder:
+        write_json(folder / "result.json", result)
+        write_config(folder / "config.yaml", config, command)
+        if config.arena is not None:
+            _arms_folder(args.out).rename(folder / "arms")
+    if args.json:
+        print_json(result | {"out": str(args.out)})
+    else:
+        print_table(result)
+        for kind, rows in result.get("by_agent", {}).items():
+            print_table(result | {"rows": rows, "questions": rows[0].get("questions", 0), "runs": kind})
+        explain()
+        say(f"result in {args.out / 'result.json'}")
+    return 0
+
+
+def _run_replay(config: BenchmarkConfig, table: Any) -> dict[str, Any]:
+    """Every controller over logged runs."""
+    from stopwise.envs.interventions import intervention_model
+    from stopwise.envs.replay import ReplayEnv
+    from stopwise.evaluation.benchmark import benchmark
+    from stopwise.signals.features import FeatureSpec
+
+    if any(choice.rethinker is not None for choice in config.controllers):
+        raise UsageError("controllers: a rethinker searches in the arena only; leave it out, or add `arena`")
     part = table if config.split == "all" else table.split(config.split)
     arms = make_arms(config, table)
     env = ReplayEnv(part, FeatureSpec(()), reward=config.reward, intervention=intervention_model(config.intervention))
     rows = benchmark(env, arms, seed=config.seed, margin=config.margin, privileged=config.privileged)
-    command = ["stopwise", "benchmark", str(args.config), *args.overrides, "--out", str(args.out)]
-    result = provenance(command, plain(config), {"signals": path}) | {
+    return {
         "rows": rows,
         "split": config.split,
         "runs": len(part),
@@ -89,15 +117,52 @@ def run(args: argparse.Namespace) -> int:
         "coverage_judge": part.info.config.coverage_judge,
         "seed": config.seed,
     }
-    with atomic_folder(args.out) as folder:
-        write_json(folder / "result.json", result)
-        write_config(folder / "config.yaml", config, command)
-    if args.json:
-        print_json(result | {"out": str(args.out)})
-    else:
-        print_table(result)
-        say(f"result in {args.out / 'result.json'}")
-    return 0
+
+
+def _run_arena(config: BenchmarkConfig, table: Any, out: Path) -> dict[str, Any]:
+    """Every controller in the closed loop; finished arms are kept beside `out` until all are done."""
+    from stopwise.cli.output import Progress
+    from stopwise.data.config import plain
+    from stopwise.data.files import read_json, write_json
+    from stopwise.evaluation.arena import ArenaArm, ArenaBenchmark, arena_rows
+    from stopwise.models.embedding_cache import CachedEncoder
+    from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
+
+    assert config.arena is not None
+    for name in ("controller", "branch"):
+        if getattr(config.arena, name) is not None:
+            raise UsageError(f"arena.{name}: is not for a benchmark; name controllers under `controllers`")
+    if config.arena.split != "all" or config.intervention != "forbidden":
+        raise UsageError("arena: `split` stands at the top, and interventions are real; leave these keys out")
+    arms = make_arms(config, table)
+    folder = _arms_folder(out)
+    record = {"config": plain(config), "info": table.info.to_json()}
+    if (folder / "config.json").exists() and read_json(folder / "config.json") != record:
+        raise UsageError(f"{folder}: holds the unfinished arms of another benchmark; delete it, or name another --out")
+    write_json(folder / "config.json", record)
+    collection = replace(config.arena, split=config.split)
+    encoder = CachedEncoder(SentenceTransformerEncoder(collection.encoder or MINILM), folder / "embeddings.sqlite")
+    bench = ArenaBenchmark(collection, table.info, encoder, folder, Progress())
+    chosen = [
+        ArenaArm(arm, choice.rethinker or collection.rethinker)
+        for arm, choice in zip(arms, config.controllers, strict=True)
+    ]
+    rows, apart = arena_rows(bench, chosen, config.reward, seed=config.seed, margin=config.margin)
+    encoder.close()
+    return {
+        "rows": rows,
+        "by_agent": apart,
+        "split": config.split,
+        "runs": len(bench.jobs),
+        "questions": len(set(bench.questions.tolist())),
+        "coverage_judge": table.info.config.coverage_judge,
+        "seed": config.seed,
+    }
+
+
+def _arms_folder(out: Path) -> Path:
+    """Where the arms of an unfinished arena benchmark are kept."""
+    return out.with_name(f"{out.name}.arms")
 
 
 def make_arms(config: BenchmarkConfig, table: Any) -> list[Any]:
@@ -173,8 +238,9 @@ def print_table(result: Mapping[str, Any]) -> None:
         "accuracy", "ms",
         title=title,
     )  # fmt: skip
-    for column in table.columns:
-        column.no_wrap = True
+    for number, column in enumerate(table.columns):
+        column.no_wrap = number not in (0, 4)  # names and reasons may be long
+    table.columns[0].min_width, table.columns[4].min_width = 20, 24
     for row in rows:
         if "not_applicable" in row:
             table.add_row(row["controller"], "not applicable", "", "", row["not_applicable"])
@@ -198,7 +264,11 @@ def print_table(result: Mapping[str, Any]) -> None:
             _accuracy(row),
             _show(row["milliseconds_a_decision"], 2),
         )
-    Console(width=max(Console().width, 140)).print(table)
+    Console(width=max(Console().width, 150)).print(table)
+
+
+def explain() -> None:
+    """What the columns are, on stderr."""
     say(
         "difference: recall against never_stop, paired by question; nudges: interventions a run; accuracy: of runs "
         "that end by an answer, where the answer at every stop is known; ms: a decision"

@@ -140,9 +140,10 @@ def _write_part(path: Path) -> Path:
 
 
 def _config(name: str) -> Path:
-    from importlib.resources import files
+    import stopwise.data
 
-    return Path(str(files("stopwise.configs") / name))
+    # beside the other stage folders; importlib.resources fails on the config folder of an editable install
+    return Path(stopwise.data.__file__).parents[1] / "configs" / name
 
 
 def _command(*words: str) -> None:

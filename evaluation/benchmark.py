@@ -81,8 +81,9 @@ def benchmark(
     if len(table) == 0:
         raise DataError("benchmark: no run belongs to this split; name another split or bring more questions")
     baseline = rollout(env, NeverStop(), Guards(max_steps=10**9), seed=seed)
-    full = summarise(env, baseline)
-    bound = summarise(env, rollout(env, Oracle(), Guards(max_steps=10**9), seed=seed))
+    questions = table.question_codes
+    full = summarise(baseline, questions)
+    bound = summarise(rollout(env, Oracle(), Guards(max_steps=10**9), seed=seed), questions)
     rows = []
     for arm in arms:
         head = {"controller": arm.name, "kind": arm.controller.kind, "intervention_model": env.intervention.name}
@@ -96,24 +97,37 @@ def benchmark(
             continue
         if arm.controller.features is not None:
             check_privilege(arm.controller.features, table.info.config, privileged=privileged)
-        outcomes = rollout(env, arm.controller, arm.guards, seed=seed)
-        figures = summarise(env, outcomes)
-        versus = None if isinstance(arm.controller, NeverStop) else against(env, outcomes, baseline, seed, margin)
-        saved = full["searches"] - figures["searches"]
-        figures["saving"] = _share(saved, full["searches"])
-        figures["oracle_saving_share"] = _share(saved, full["searches"] - bound["searches"])
-        rows.append(head | figures | {"versus_never_stop": versus})
+        never = isinstance(arm.controller, NeverStop)
+        outcomes = baseline if never else rollout(env, arm.controller, arm.guards, seed=seed)
+        row = layout(outcomes, baseline, questions, seed=seed, margin=margin)
+        saved = full["searches"] - row["searches"]
+        row["oracle_saving_share"] = _share(saved, full["searches"] - bound["searches"])
+        rows.append(head | row)
     return rows
 
 
-def summarise(env: ReplayEnv, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
+def layout(
+    outcomes: Sequence[RunOutcome],
+    baseline: Sequence[RunOutcome],
+    questions: NDArray[np.int64],
+    *,
+    seed: int,
+    margin: float,
+) -> dict[str, Any]:
+    """One row: an arm's figures, and against the same runs under never_stop (null for that itself)."""
+    figures, full = summarise(outcomes, questions), summarise(baseline, questions)
+    figures["saving"] = _share(full["searches"] - figures["searches"], full["searches"])
+    versus = None if outcomes is baseline else against(outcomes, baseline, questions, seed, margin)
+    return figures | {"versus_never_stop": versus}
+
+
+def summarise(outcomes: Sequence[RunOutcome], questions: NDArray[np.int64]) -> dict[str, Any]:
     """Figures of one arm, each averaged within its question first; None where nothing is known.
 
     Recall, precision and F1 are over runs with gold ([RAAC] appendix A); accuracy only over runs whose answer's
     correctness is known exactly, with their number; ``answer_visible`` is the named proxy.
     """
-    questions = env.table.question_codes
-    arrays = _arrays(env, outcomes)
+    arrays = _arrays(outcomes)
     precision = _ratio(arrays["relevant_seen"], arrays["documents_seen"])
     recall = arrays["recall"]
     both = precision + recall
@@ -142,11 +156,14 @@ def summarise(env: ReplayEnv, outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
 
 
 def against(
-    env: ReplayEnv, outcomes: Sequence[RunOutcome], baseline: Sequence[RunOutcome], seed: int, margin: float
+    outcomes: Sequence[RunOutcome],
+    baseline: Sequence[RunOutcome],
+    questions: NDArray[np.int64],
+    seed: int,
+    margin: float,
 ) -> dict[str, Any]:
     """One arm against another over the same runs, paired by question."""
-    questions = env.table.question_codes
-    ours, theirs = _arrays(env, outcomes), _arrays(env, baseline)
+    ours, theirs = _arrays(outcomes), _arrays(baseline)
     result: dict[str, Any] = {}
     for name in ("recall", "searches", "correct", "return"):
         known = ~np.isnan(ours[name]) & ~np.isnan(theirs[name])
@@ -164,17 +181,11 @@ def against(
     return result
 
 
-def _arrays(env: ReplayEnv, outcomes: Sequence[RunOutcome]) -> dict[str, Floats]:
-    names = ("searches", "interventions", "recall", "documents_seen", "relevant_seen", "correct", "visible", "value")
+def _arrays(outcomes: Sequence[RunOutcome]) -> dict[str, Floats]:
+    names = ("searches", "interventions", "recall", "documents_seen", "relevant_seen", "correct", "visible")
     names += ("calls", "tokens")
     arrays = {name: np.array([getattr(run, name) for run in outcomes], dtype=np.float64) for name in names}
-    # the environment pays from the first decision on; what the first search brought belongs to the run as well
-    table = env.table
-    first = np.zeros(len(table))
-    started = table.lengths > 0
-    first[started] = table.label("recall")[table.offsets[:-1][started]]
-    first[~started] = table.episode_values("final_recall")[~started]
-    arrays["return"] = arrays["value"] + env.reward.recall * first
+    arrays["return"] = np.array([run.total for run in outcomes], dtype=np.float64)
     return arrays
 
 

@@ -29,7 +29,8 @@ class RunOutcome:
     correct: float  # exact only: the run's own answer at its end, or a probed prefix; NaN otherwise
     visible: float  # proxy: the reference answer stands in what was seen
     cut: bool  # ran on to a log that was cut by a budget or an error, or does not say how it ended
-    value: float  # return without the first step's recall, as the environment pays it
+    value: float  # return from the first decision on, as the environment pays it
+    total: float  # return of the whole run: `value` and what the first search brought
     seconds: float  # of the controller's decisions
     calls: int  # model calls of the controller
     tokens: int
@@ -47,7 +48,7 @@ def rollout(env: ReplayEnv, controller: Controller, guards: Guards, *, seed: int
     outcomes = []
     for index, episode in enumerate(table.episodes):
         if table.lengths[index] == 0:
-            outcomes.append(_outcome(table, index, None, session, 0, float(end_value[index])))
+            outcomes.append(_outcome(table, index, None, session, 0, float(end_value[index]), env.reward.recall))
             continue
         digest = hashlib.sha256(f"{seed}/{episode.id}".encode("utf-8", "surrogatepass")).digest()
         session.begin(int.from_bytes(digest[:4], "big"))
@@ -59,12 +60,18 @@ def rollout(env: ReplayEnv, controller: Controller, guards: Guards, *, seed: int
             value += reward
             over = terminated or truncated
         stopped_at = int(info["t"]) if info["action"] == Action.STOP else None
-        outcomes.append(_outcome(table, index, stopped_at, session, info["searches"], value))
+        outcomes.append(_outcome(table, index, stopped_at, session, info["searches"], value, env.reward.recall))
     return outcomes
 
 
 def _outcome(
-    table: SignalTable, index: int, stopped_at: int | None, session: ControlSession, searches: int, value: float
+    table: SignalTable,
+    index: int,
+    stopped_at: int | None,
+    session: ControlSession,
+    searches: int,
+    value: float,
+    recall_weight: float,
 ) -> RunOutcome:
     episode = table.episodes[index]
     counts = session.counts if table.lengths[index] else None
@@ -96,9 +103,17 @@ def _outcome(
         interventions=counts.interventions if counts else 0,
         cut=cut,
         value=value,
+        total=value + recall_weight * _first_recall(table, index),
         seconds=counts.seconds if counts else 0.0,
         calls=counts.calls if counts else 0,
         tokens=counts.tokens if counts else 0,
         decisions=counts.decisions if counts else 0,
         **state,
     )
+
+
+def _first_recall(table: SignalTable, index: int) -> float:
+    """Recall before the first decision, or at the end of a run without one; NaN without gold."""
+    if table.lengths[index] == 0:
+        return table.episodes[index].final_recall
+    return float(table.label("recall")[table.offsets[index]])

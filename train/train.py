@@ -97,7 +97,7 @@ def train(config: TrainConfig, table: SignalTable) -> tuple[PolicyPackage, dict[
     else:
         kinds = [*LEARNED, *(kind for kind, rule in RULES.items() if not rule.privileged)]
         raise UsageError(f"train: kind {config.kind!r}; expected one of {', '.join(kinds)}")
-    figures = summarise(env, rollout(env, controller, config.guards, seed=config.seed))
+    figures = summarise(rollout(env, controller, config.guards, seed=config.seed), env.table.question_codes)
     record = {
         "kind": config.kind,
         "chosen": dict(controller.params),

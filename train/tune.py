@@ -153,7 +153,7 @@ def tune_rule(
     tried = []
     for combination in combinations:
         controller = make_rule(kind, {**params, **combination})
-        figures = summarise(env, rollout(env, controller, guards, seed=seed))
+        figures = summarise(rollout(env, controller, guards, seed=seed), env.table.question_codes)
         tried.append({"params": combination} | {key: figures[key] for key in ("return", "recall", "searches")})
     returns, recalls, searches = (
         np.array([row[key] if row[key] is not None else 0.0 for row in tried])

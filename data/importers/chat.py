@@ -16,7 +16,7 @@ from typing import Any
 from stopwise.data.importers.conversation import Call, Message, Run, read_conversation
 from stopwise.data.importers.fireact import read_fireact
 from stopwise.data.importers.row_facts import RowFacts, row_facts
-from stopwise.data.importers.sources import JsonValue, json_values
+from stopwise.data.importers.sources import JsonValue, guarded, json_values
 from stopwise.data.importers.token_logprobs import parse_logprobs
 from stopwise.data.importers.toolbox import (
     ImportProblem,
@@ -66,7 +66,7 @@ def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProble
             continue
         for where, row in _rows(value):
             number += 1
-            found = read_row(row, where, number, tools)
+            found = guarded(lambda row=row, number=number: read_row(row, number, tools))
             yield ImportProblem(str(path), where, found) if isinstance(found, str) else found
 
 
@@ -87,7 +87,7 @@ def _rows(value: JsonValue) -> Iterator[tuple[str, Any]]:
         yield value.where, whole
 
 
-def read_row(row: Any, where: str, number: int, tools: Tools) -> Trajectory | str:
+def read_row(row: Any, number: int, tools: Tools) -> Trajectory | str:
     """The trajectory of one conversation, or the reason why there is none."""
     if not isinstance(row, dict):
         return f"found {describe(row)}; expected an object with messages"

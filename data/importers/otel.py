@@ -15,7 +15,7 @@ from typing import Any
 from stopwise.data.importers.chat import message_text
 from stopwise.data.importers.conversation import Call, Message, read_conversation
 from stopwise.data.importers.results import literal
-from stopwise.data.importers.sources import json_values
+from stopwise.data.importers.sources import guarded, json_values
 from stopwise.data.importers.toolbox import (
     ImportProblem,
     Sample,
@@ -89,13 +89,13 @@ def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProble
             continue
         for number, item in enumerate(_raw_spans(value.value), 1):
             where = f"{value.where}, span {number}" if value.where else f"span {number}"
-            span = _span(item)
+            span = guarded(lambda item=item: _span(item))
             if isinstance(span, str):
                 yield ImportProblem(str(path), where, span)
             else:
                 traces.setdefault(span.trace, []).append(span)
     for trace, spans in traces.items():
-        found = _trajectory(trace, spans, tools)
+        found = guarded(lambda trace=trace, spans=spans: _trajectory(trace, spans, tools))
         yield ImportProblem(str(path), f"trace {trace}", found) if isinstance(found, str) else found
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, TextIO, TypeVar
 
 from stopwise.data.errors import DataError
 from stopwise.data.importers.inputs import open_binary
@@ -23,6 +23,9 @@ _DECODER = json.JSONDecoder(
     strict=False, parse_constant={"NaN": None, "Infinity": math.inf, "-Infinity": -math.inf}.__getitem__
 )
 _ODD_ESCAPE = re.compile(r"\\u(?:[dD][89a-fA-F]|0000)|\0")  # may decode to a lone surrogate or is a NUL
+TOO_DEEP = "JSON nested too deeply"
+_T = TypeVar("_T")
+
 _HEAD_LINES = 50  # JSON Lines are recognised by an object among the first lines
 _SAMPLE_BYTES = 1 << 18
 
@@ -118,8 +121,16 @@ def read_rows(
         for place, row in enumerate(value.value if many else [value.value], 1):
             number += 1
             where = ", ".join(filter(None, (value.where, f"record {place}"))) if many else value.where
-            found = convert(row, number)
+            found = guarded(lambda row=row, number=number: convert(row, number))
             yield ImportProblem(str(path), where, found) if isinstance(found, str) else found
+
+
+def guarded(work: Callable[[], _T]) -> _T | str:
+    """What `work` returns, or the reason that its JSON is nested too deeply to be walked."""
+    try:
+        return work()
+    except RecursionError:
+        return TOO_DEEP
 
 
 def load_json(text: str | bytes) -> Any:
@@ -151,7 +162,7 @@ def _line(path: Path, number: int, line: bytes) -> JsonValue | ImportProblem:
     except ValueError as error:
         return ImportProblem(str(path), f"line {number}", _not_json(error, line.decode("utf-8", "replace")))
     except RecursionError:
-        return ImportProblem(str(path), f"line {number}", "JSON nested too deeply")
+        return ImportProblem(str(path), f"line {number}", TOO_DEEP)
 
 
 def _values(path: Path, text: str) -> Iterator[JsonValue | ImportProblem]:
@@ -168,15 +179,16 @@ def _values(path: Path, text: str) -> Iterator[JsonValue | ImportProblem]:
         line = f"line {lines}"
         try:
             value, end = _DECODER.raw_decode(text, position)
+            value = clean_json(value) if odd else value
         except ValueError as error:
             yield ImportProblem(str(path), line, _not_json(error, text[position : position + 200]))
             return
         except RecursionError:
-            yield ImportProblem(str(path), line, "JSON nested too deeply")
+            yield ImportProblem(str(path), line, TOO_DEEP)
             return
         count += 1
         alone = count == 1 and not text[end:].strip()
-        yield JsonValue("" if alone else f"value {count}", clean_json(value) if odd else value)
+        yield JsonValue("" if alone else f"value {count}", value)
         position = end
 
 

@@ -140,6 +140,12 @@ def test_who_and_when():
         assert all(run.meta["mistake_step"] < len(run.steps) for run in runs)
 
 
+@pytest.mark.parametrize(("name", "rows"), [("qrel_golds.txt", 2407), ("qrel_evidence.txt", 5064)])
+def test_browsecomp_plus_qrels(name, rows):
+    gold = load_gold(Path(LOGS or "", "browsecomp_plus", name))
+    assert (len(gold.entries), sum(len(entry.gold_ids) for entry in gold.entries)) == (830, rows)
+
+
 def test_search_r1():
     runs = _read("search_tags", "tags_search_r1/case.txt")
     assert (len(runs), _searches(runs), _documents(runs)) == (2, [1, 2], 9)

@@ -151,6 +151,25 @@ def test_many_mutated_logs_do_not_crash(tmp_path, sample):
     _check_many(tmp_path, sample, 1200)  # 20,000 and more over all samples
 
 
+@pytest.mark.parametrize("sample", [s for s in SAMPLES if s.suffix != ".txt"], ids=lambda path: path.name)
+def test_deep_values_anywhere_do_not_crash(tmp_path, sample):
+    path = tmp_path / "log"
+    deep: Any = "x"
+    for _ in range(940):
+        deep = [deep]
+    text = sample.read_text(encoding="utf-8")
+    value = json.loads(text.splitlines()[0]) if sample.suffix == ".jsonl" else json.loads(text)
+    for container, key in _places(value):
+        kept, container[key] = container[key], deep
+        try:
+            path.write_text(json.dumps(value))
+            _check(path, _format_of(sample))
+        except RecursionError as error:
+            if "while encoding" not in str(error):  # the test's own
+                raise
+        container[key] = kept
+
+
 _KEYS = [
     "id", "question", "question_id", "messages", "history", "role", "content", "type", "text", "tool_calls",
     "function", "name", "arguments", "args", "result", "output", "input", "steps", "source", "full_traces", "values",
