@@ -5,16 +5,22 @@ goes on from there; otherwise nothing changes but that a search is spent. A run 
 held, so the model cannot show that interventions find what the agent alone would not: it is a training aid.
 """
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stopwise.data.errors import DataError
+from stopwise.data.files import read_json, write_json
 from stopwise.envs.interventions import Effect, Place
 from stopwise.signals.features import FeatureSpec
 
 Floats = NDArray[np.float64]
+
+
+KIND = "stopwise.uplift"
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class UpliftFit:
     intercept: float
     interventions: int  # that it was fitted on
     productive: int  # of those
+    horizon: int  # searches after an intervention that count for it
 
     def probability(self, features: Floats) -> Floats:
         """u(x), shape (N,), for features (N, F) with NaN for null."""
@@ -35,6 +42,32 @@ class UpliftFit:
         design = np.concatenate([np.where(there, features, 0.0), there], axis=1)
         score = ((design - self.mean) / self.scale) @ self.coef + self.intercept
         return 1.0 / (1.0 + np.exp(-score))
+
+
+def write_fit(path: Path, fit: UpliftFit) -> None:
+    """Write a fit as JSON, atomically."""
+    arrays = {name: getattr(fit, name).tolist() for name in ("mean", "scale", "coef")}
+    write_json(path, {"kind": KIND, **asdict(fit), **arrays})
+
+
+def read_fit(path: Path) -> UpliftFit:
+    """Read a fit.
+
+    Raises:
+        DataError: the file is missing or is no fit.
+    """
+    value = read_json(path)
+    if not isinstance(value, dict) or value.pop("kind", None) != KIND:
+        raise DataError(f"{path}: is no uplift fit; make one with `stopwise train configs/uplift.yaml`")
+    try:
+        spec = FeatureSpec(tuple(value.pop("features")["signals"]))
+        arrays = {name: np.asarray(value.pop(name), dtype=np.float64) for name in ("mean", "scale", "coef")}
+        fit = UpliftFit(features=spec, **arrays, **value)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DataError(f"{path}: is inconsistent ({error}); train it again") from error
+    if any(array.shape != (2 * len(spec),) for array in arrays.values()):
+        raise DataError(f"{path}: its arrays do not fit its {len(spec)} features; train it again")
+    return fit
 
 
 class Uplift:
