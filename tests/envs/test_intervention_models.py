@@ -33,7 +33,7 @@ def constant(probability):
     intercept = (
         math.log(probability / (1 - probability)) if 0 < probability < 1 else math.copysign(99, probability - 0.5)
     )
-    return Uplift(UpliftFit(SPEC, np.zeros(size), np.ones(size), np.zeros(size), odds, 100, 50, 2))
+    return Uplift(UpliftFit(SPEC, np.zeros(size), np.ones(size), np.zeros(size), intercept, 100, 50, 2))
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ class TestUplift:
         assert max(run.recall for run in runs) <= 0.75
         assert len({run.searches for run in runs}) > 3
 
-    @pytest.mark.filterwarnings("ignore:.*Box observation space:UserWarning")
+    @pytest.mark.filterwarnings("ignore:.*Box observation space (m..imum|maximum|minimum).*infinity.*")
     def test_gymnasium_accepts_it(self, table):
         check_env(ReplayEnv(table, SPEC, intervention=constant(0.5)), skip_render_check=True)
 
