@@ -17,6 +17,7 @@ from stopwise.data.files import atomic_path
 from stopwise.data.importers import FORMATS, Plan, choose, importer, read_sources
 from stopwise.data.importers.toolbox import ImportProblem, id_source
 from stopwise.data.importers.tools import TOOLS
+from stopwise.data.questions import QuestionReport, settle_question_ids
 from stopwise.data.records import Trajectory
 
 _LISTED = 1000  # problems that the JSON summary lists; all are counted
@@ -92,8 +93,10 @@ def _import(args: argparse.Namespace, paths: list[Path]) -> dict[str, Any]:
         report = GoldReport()
         if gold:
             trajectories = join_gold(trajectories, gold, report)
+        questions = QuestionReport()
+        trajectories = settle_question_ids(trajectories, questions)
         write_trajectories(args.out, _at_least_one(_counted(trajectories, tally), plan, tally))
-        summary = tally.summary(plan, args.out)
+        summary = tally.summary(plan, args.out, questions)
         if gold:
             summary["gold"] = report.as_dict(gold)
         summary["problems_file"] = tally.write_problems(args.out)
@@ -111,11 +114,10 @@ def _list_formats(as_json: bool) -> int:
 
 
 class Tally:
-    """Counts over one import; its memory grows with the questions, not with the trajectories or the problems."""
+    """Counts over one import; its memory grows with neither the trajectories nor the problems."""
 
     def __init__(self) -> None:
         self.trajectories = 0
-        self.questions: set[str] = set()
         self.search_steps = 0
         self.documents = 0  # results of all steps, a document that came twice counts twice
         self.outcomes: Counter[str] = Counter()
@@ -135,7 +137,6 @@ class Tally:
     def add(self, trajectory: Trajectory) -> None:
         """Count one trajectory."""
         self.trajectories += 1
-        self.questions.add(trajectory.question_id)
         self.search_steps += len(trajectory.search_steps)
         for step in trajectory.steps:
             self.documents += len(step.documents)
@@ -161,13 +162,14 @@ class Tally:
             shutil.copyfileobj(self._spool, file)
         return str(target)
 
-    def summary(self, plan: Plan, out: Path) -> dict[str, Any]:
+    def summary(self, plan: Plan, out: Path, questions: QuestionReport) -> dict[str, Any]:
         """The JSON-able result of the command."""
         return {
             "format": ", ".join(dict.fromkeys(source.format for source in plan.sources)),
             "files": len(plan.sources),
             "trajectories": self.trajectories,
-            "questions": len(self.questions),
+            "questions": len(questions.ids),
+            "question_ids": questions.as_dict(),
             "search_steps": self.search_steps,
             "documents": self.documents,
             "document_ids": {name: self.id_sources[name] for name in ("log", "url", "title", "text")},
@@ -227,8 +229,23 @@ def _tell(summary: dict[str, Any]) -> None:
             f"{gold['questions_matched']} of {gold['questions']} gold questions used",
             file=sys.stderr,
         )
+    _tell_questions(summary["question_ids"])
     if summary["problem_count"]:
         print(f"{summary['problem_count']} records could not be read:", file=sys.stderr)
         for problem in summary["problems"][:_SHOWN]:
             print(f"  {ImportProblem(**problem)}", file=sys.stderr)
         print(f"  all are listed in {summary['problems_file']}", file=sys.stderr)
+
+
+def _tell_questions(ids: dict[str, Any]) -> None:
+    """Say where questions did not keep the ids that their logs gave them."""
+    lines = {
+        "numbered": "had a bare number as question id: it became dataset:number, or an id made from the question",
+        "merged": "ask a question that came before under another id, and share that one",
+        "parted": "had a counted question id that came before with another question, and have an id of their own",
+    }
+    for name, text in lines.items():
+        if ids[name]:
+            print(f"{ids[name]} trajectories {text}", file=sys.stderr)
+    for name, text in ids["reworded_examples"].items():
+        print(f"question id {name} has several texts, taken as one question; a later one: {text!r}", file=sys.stderr)
