@@ -38,7 +38,7 @@ def add_parser(subparsers: Any) -> None:
         "--reward",
         action="append",
         metavar="KEY=VALUE",
-        help="a weight or price, as recall=1, correct=0, search=0.01, intervention=0 or controller=0; may be given again",
+        help="a weight or price, as recall=1, correct=0, search=0.01, intervention=0, controller=0; may be given again",
     )
     minari.add_argument("--split", choices=SPLITS, help="only the questions of one split (default: all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
@@ -107,22 +107,19 @@ def _lift(folder: Path) -> None:
 
 
 def _to_minari(args: argparse.Namespace) -> dict[str, int]:
+    from stopwise.cli.inspect_logs import signals_of
     from stopwise.data.config import read_config
-    from stopwise.data.files import atomic_folder, sha256_file
-    from stopwise.data.store import count_trajectories, read_trajectories
+    from stopwise.data.files import atomic_folder
+    from stopwise.data.store import read_trajectories
     from stopwise.envs.minari_export import ExportReport, decision_episodes, write_minari
     from stopwise.envs.rewards import Reward
     from stopwise.signals.features import FeatureSpec
-    from stopwise.signals.table import read_table
 
     if args.signals is None:
         raise UsageError("convert --to minari: --signals FILE is missing; make it with `stopwise signals LOGS --out F`")
     words = [word.partition("=") for word in args.reward or ()]
     reward = read_config(Reward, {key: _float(key, value) for key, _, value in words}, "--reward")
-    count_trajectories(args.logs)  # also checks that it is a file of trajectories
-    table = read_table(args.signals)
-    if table.info.logs_sha256 not in (None, sha256_file(args.logs)):
-        raise DataError(f"{args.signals}: was computed from other logs than {args.logs}; compute the signals again")
+    table = signals_of(args.logs, args.signals)
     spec = FeatureSpec(tuple(args.features.split(",")) if args.features else table.names)
     report = ExportReport()
     with atomic_folder(args.out, mark="data/metadata.json") as partial:

@@ -113,9 +113,7 @@ def _matched(table: SignalTable, runs: Iterable[Trajectory]) -> Iterator[tuple[i
     for count, run in enumerate(runs, 1):
         index = count - 1
         if index >= len(table) or (run.id, len(run.search_steps)) != (table.episodes[index].id, table.lengths[index]):
-            raise DataError(
-                f"run {count} of the logs, {run.id!r}, is not run {count} of the signals; compute them again"
-            )
+            raise DataError(f"run {count} of the logs, {run.id!r}, is another in the signals; compute them again")
         yield index, run
     if count != len(table):
         raise DataError(f"the signals are of {len(table)} runs, the logs hold {count}; compute the signals again")
