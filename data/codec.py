@@ -237,6 +237,8 @@ def _logprobs(value: Any, path: str) -> Logprobs:
 
 
 def _numbers(value: Any, path: str) -> tuple[float, ...]:
+    if type(value) is list and set(map(type, value)) <= {float}:  # log-probabilities are many: no path for each
+        return tuple(value)
     return _each(value, path, lambda item, at: _number(item, at, ""), "a list of numbers")
 
 
@@ -246,6 +248,8 @@ def _texts(value: Any, path: str) -> tuple[str, ...]:
             raise _wrong(at, item, "text")
         return item
 
+    if type(value) is list and set(map(type, value)) <= {str}:
+        return tuple(value)
     return _each(value, path, text, "a list of texts")
 
 

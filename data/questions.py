@@ -25,7 +25,7 @@ class QuestionReport:
     parted: int = 0  # trajectories whose counted id belongs to another question
     reworded: dict[str, str] = field(default_factory=dict)  # id with several texts: the second text; the first few
     reworded_count: int = 0  # texts beyond the first of their id
-    ids: set[str] = field(default_factory=set)
+    questions: int = 0
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-able counts."""
@@ -56,10 +56,13 @@ def settle_question_ids(trajectories: Iterable[Trajectory], report: QuestionRepo
         name = known.get(text)
         if name is None:
             name = _own(run)
+            report.questions += name not in first
             if first.setdefault(name, text) != text:
                 if _COUNTER.fullmatch(name):
                     report.parted += 1
                     name = question_id(run.question)
+                    report.questions += name not in first
+                    first.setdefault(name, text)
                 else:
                     report.reworded_count += 1
                     if len(report.reworded) < 5:
@@ -70,7 +73,6 @@ def settle_question_ids(trajectories: Iterable[Trajectory], report: QuestionRepo
             report.parted += bool(taken)
             report.merged += not taken
         report.numbered += bool(_NUMBER.fullmatch(run.question_id))
-        report.ids.add(name)
         yield run if name == run.question_id else _renamed(run, name)
 
 
