@@ -15,7 +15,7 @@ from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
 from stopwise.data.errors import DataError, UsageError
-from stopwise.data.files import atomic_path
+from stopwise.data.files import atomic_path, check_file_target
 from stopwise.data.importers import FORMATS, Plan, choose, importer, read_sources
 from stopwise.data.importers.toolbox import ImportProblem, id_source
 from stopwise.data.importers.tools import TOOLS
@@ -66,8 +66,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("import: no PATH given; name log files, folders, or - for standard input")
     if args.out is None:
         raise UsageError("import: --out FILE is missing; name the Parquet file to write")
-    if args.out.is_dir():
-        raise UsageError(f"--out {args.out}: is a folder; expected a file to write; name a file")
+    check_file_target(args.out)
     from stopwise.data.importers.inputs import spooled_stdin
 
     with spooled_stdin(args.paths) as paths, _rare_collection():
@@ -235,6 +234,12 @@ def _tell(summary: dict[str, Any]) -> None:
         f"{summary['search_steps']} search steps, {summary['documents']} documents -> {summary['out']}",
         file=sys.stderr,
     )
+    if not summary["search_steps"]:
+        print(
+            "no search step in any of them: is it the right format, and does stopwise know the tool that searches "
+            "(--search-tool NAME)?",
+            file=sys.stderr,
+        )
     if "gold" in summary:
         gold = summary["gold"]
         print(

@@ -72,7 +72,7 @@ class Plan:
     """What an import will read."""
 
     sources: tuple[Source, ...]
-    skipped: tuple[ImportProblem, ...]  # files of folders and patterns that are in no known format
+    skipped: tuple[ImportProblem, ...]  # files of folders and patterns that are no logs
 
 
 def choose(paths: Sequence[Path], format: str = "auto") -> Plan:
@@ -90,11 +90,16 @@ def choose(paths: Sequence[Path], format: str = "auto") -> Plan:
 
     if format != "auto":
         importer(format)
-        return Plan(tuple(Source(item.path, format) for item in expand(paths)), ())
     sources: list[Source] = []
     skipped: list[ImportProblem] = []
     inputs = expand(paths)
     for item in inputs:
+        if item.unreadable:
+            skipped.append(ImportProblem(str(item.path), "", item.unreadable))
+            continue
+        if format != "auto":
+            sources.append(Source(item.path, format))
+            continue
         try:
             choice = sniff(item.path)
         except DataError as error:
