@@ -82,7 +82,7 @@ def _import(args: argparse.Namespace, paths: list[Path]) -> dict[str, Any]:
     from stopwise.data.store import write_trajectories
 
     gold = load_gold(args.gold) if args.gold else None
-    plan = choose(paths, args.format)
+    plan = choose(paths, args.format, leave_out=(args.out, problems_file(args.out)))
     for source in plan.sources[:_FILES_SHOWN]:
         also = f" (runner-up: {source.runner_up})" if source.runner_up else ""
         print(f"reading {source.path} as {source.format}{also}", file=sys.stderr)
@@ -113,6 +113,11 @@ def _rare_collection() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+def problems_file(out: Path) -> Path:
+    """Where the problems of an import are listed."""
+    return out.with_name(out.name + ".problems.jsonl")
 
 
 def _list_formats(as_json: bool) -> int:
@@ -165,7 +170,7 @@ class Tally:
 
     def write_problems(self, out: Path) -> str | None:
         """List all problems beside `out`; a list that an earlier import left there is removed when there are none."""
-        target = out.with_name(out.name + ".problems.jsonl")
+        target = problems_file(out)
         if not self.problem_count:
             target.unlink(missing_ok=True)
             return None

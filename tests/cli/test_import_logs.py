@@ -132,6 +132,13 @@ def test_missing_file_and_folder_as_output(stopwise, log, tmp_path):
     assert "is a folder; expected a file to write" in stderr
 
 
+def test_an_output_in_the_folder_of_the_logs_is_not_read_again(stopwise, log):
+    out = log.parent / "logs.parquet"
+    for words in ((), (), ("--format", "react")):
+        summary = json.loads(stopwise("import", log.parent, *words, "--out", out, "--json")[1])
+        assert (summary["files"], summary["trajectories"], summary["problem_count"]) == (1, 2, 1)
+
+
 def test_problems_are_listed_beside_the_output_and_an_old_list_goes(stopwise, log, tmp_path):
     out = tmp_path / "logs.parquet"
     stopwise("import", log, "--out", out)
