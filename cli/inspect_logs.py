@@ -5,11 +5,16 @@ import json
 import statistics
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from stopwise.data.errors import DataError
 from stopwise.data.records import Step, Trajectory
+
+if TYPE_CHECKING:
+    from stopwise.signals.table import SignalTable
+    from stopwise.signals.tracker import SignalRow
 
 # trajectory and step fields whose absence a user should see at once
 _TRAJECTORY_FIELDS = ("answer", "correct", "gold_ids", "criteria", "agent", "dataset")
@@ -24,32 +29,68 @@ def add_parser(subparsers: Any) -> None:
         "inspect",
         help="show what a file of trajectories holds, or one trajectory",
         description="Without ID: a summary of the file, by agent and dataset. With ID: that trajectory, step by step, "
-        "each document marked new or seen, and gold where it is known.",
+        "each document marked new or seen, and gold where it is known. With --signals: the signals of each search "
+        "step, or why there is none.",
         epilog="example: stopwise inspect logs.parquet; stopwise inspect logs.parquet row-17",
     )
     parser.add_argument("logs", type=Path, metavar="LOGS", help="Parquet file that `stopwise import` wrote")
     parser.add_argument("id", nargs="?", metavar="ID", help="id of one trajectory, or its number in the file from 1")
+    parser.add_argument("--signals", type=Path, metavar="FILE", help="what `stopwise signals LOGS` wrote")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
     parser.set_defaults(run=run)
 
 
 def run(args: argparse.Namespace) -> int:
     """Print the summary or the page."""
+    table = None if args.signals is None else signals_of(args.logs, args.signals)
     if args.id is not None:
         trajectory = find_trajectory(args.logs, args.id)
+        rows = None if table is None else signal_rows(table, trajectory)
         if args.json:
             from stopwise.data.codec import trajectory_to_dict
 
-            print(json.dumps(trajectory_to_dict(trajectory), ensure_ascii=False, allow_nan=False))
+            page = trajectory_to_dict(trajectory)
+            if rows is not None:
+                page["signals"] = [{"t": row.t, "values": dict(row.values), "nulls": dict(row.nulls)} for row in rows]
+            print(json.dumps(page, ensure_ascii=False, allow_nan=False))
         else:
-            _print_page(trajectory)
+            _print_page(trajectory, rows)
         return 0
-    summary = summarise(args.logs)
+    summary = summarise(args.logs, table)
     if args.json:
         print(json.dumps(summary, ensure_ascii=False, allow_nan=False))
     else:
         _print_summary(summary)
     return 0
+
+
+def signals_of(logs: Path, path: Path) -> "SignalTable":
+    """The signal table of a file of trajectories.
+
+    Raises:
+        DataError: it is no signal table, or was computed from other logs.
+    """
+    from stopwise.data.files import sha256_file
+    from stopwise.data.store import count_trajectories
+    from stopwise.signals.table import read_table
+
+    count = count_trajectories(logs)  # also checks that it is a file of trajectories
+    table = read_table(path)
+    if len(table) != count or table.info.logs_sha256 not in (None, sha256_file(logs)):
+        raise DataError(f"{path}: was computed from other logs than {logs}; compute the signals again")
+    return table
+
+
+def signal_rows(table: "SignalTable", trajectory: Trajectory) -> list["SignalRow"]:
+    """The signals of each search step of a trajectory.
+
+    Raises:
+        DataError: the table does not hold the trajectory as it is.
+    """
+    index = next((i for i, episode in enumerate(table.episodes) if episode.id == trajectory.id), None)
+    if index is None or table.lengths[index] != len(trajectory.search_steps):
+        raise DataError(f"trajectory {trajectory.id!r}: the signals hold another one; compute the signals again")
+    return [table.row(row) for row in range(table.offsets[index], table.offsets[index + 1])]
 
 
 def find_trajectory(path: Path, name: str) -> Trajectory:
@@ -75,8 +116,11 @@ def find_trajectory(path: Path, name: str) -> Trajectory:
     return placed
 
 
-def summarise(path: Path) -> dict[str, Any]:
-    """JSON-able summary of a file: counts, and how often each field is missing, for each agent and dataset."""
+def summarise(path: Path, table: "SignalTable | None" = None) -> dict[str, Any]:
+    """JSON-able summary of a file: counts, and how often each field is missing, for each agent and dataset.
+
+    With a signal table also how often each signal is missing, and why.
+    """
     from stopwise.data.store import read_trajectories
 
     groups: dict[tuple[str | None, str | None], Group] = {}
@@ -86,6 +130,14 @@ def summarise(path: Path) -> dict[str, Any]:
         {"agent": agent, "dataset": dataset, **group.as_dict()}
         for (agent, dataset), group in sorted(groups.items(), key=lambda item: tuple(str(key) for key in item[0]))
     ]
+    if table is not None:
+        for row in rows:
+            mask = [(e.agent, e.dataset) == (row["agent"], row["dataset"]) for e in table.episodes]
+            part = table.select([i for i, chosen in enumerate(mask) if chosen])
+            row["missing_signals"] = {
+                name: {"missing": sum(nulls.values()), "of": len(part.values), "reasons": nulls}
+                for name, nulls in ((name, part.null_counts(name)) for name in part.names)
+            }
     return {"file": str(path), "trajectories": sum(row["trajectories"] for row in rows), "groups": rows}
 
 
@@ -165,10 +217,15 @@ def _print_summary(summary: dict[str, Any]) -> None:
             if missing["missing"]:
                 share = "all" if missing["missing"] == missing["of"] else f"{missing['missing']} of {missing['of']}"
                 table.add_row(f"no {name}", share)
+        for name, missing in group.get("missing_signals", {}).items():
+            if missing["missing"]:
+                share = "all" if missing["missing"] == missing["of"] else f"{missing['missing']} of {missing['of']}"
+                reasons = ", ".join(f"{count} {reason}" for reason, count in missing["reasons"].items())
+                table.add_row(f"no signal {name}", f"{share}: {reasons}")
         console.print(table)
 
 
-def _print_page(trajectory: Trajectory) -> None:
+def _print_page(trajectory: Trajectory, rows: Sequence["SignalRow"] | None = None) -> None:
     from rich.console import Console
     from rich.text import Text
 
@@ -188,11 +245,14 @@ def _print_page(trajectory: Trajectory) -> None:
     for criterion in trajectory.criteria or ():
         line(f"asks for: {criterion.text}")
     seen: set[str] = set()
+    signals = iter(rows or ())
     for number, step in enumerate(trajectory.steps, 1):
         line("")
         line(f"{number}. {step.kind}" + "".join(f"  {query}" for query in step.queries), "bold cyan")
         for text, style in _step_lines(step, seen, gold):
             line(text, style)
+        if step.kind == "search" and (row := next(signals, None)) is not None:
+            line(f"   signals: {_signals(row)}", "magenta")
         seen.update(document.id for document in step.documents)
     line("")
     line(f"answer: {trajectory.answer if trajectory.answer is not None else '(none)'}", "bold")
@@ -227,6 +287,12 @@ def _step_lines(step: Step, seen: set[str], gold: set[str] | None) -> list[tuple
     if facts:
         lines.append((f"   {' · '.join(facts)}", "dim"))
     return lines
+
+
+def _signals(row: "SignalRow") -> str:
+    values = [f"{name} {value:.3g}" for name, value in row.values.items()]
+    nulls = [f"{name} null ({reason})" for name, reason in row.nulls.items()]
+    return " · ".join([*values, *nulls])
 
 
 def _short(text: str, limit: int) -> str:

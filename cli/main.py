@@ -66,6 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # the reader of our output left, as `head` does
         sys.stderr.close()
         return 1
+    except OSError as error:  # a full disk, a file that went away meanwhile
+        if error.strerror is None:  # not from the operating system
+            raise
+        place = f"{error.filename}: " if error.filename else ""
+        print(f"stopwise {options.command}: {place}{error.strerror}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print(f"stopwise {options.command}: interrupted; nothing half-written is left", file=sys.stderr)
         return 130

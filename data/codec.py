@@ -4,6 +4,7 @@ A field that is None is left out. The numbers that JSON lacks are written as the
 ``"nan"``. Reading is strict: an unknown key or a wrong type is a `ValueError` that names the key's path.
 """
 
+import json
 import math
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
@@ -114,8 +115,20 @@ def trajectory_from_dict(value: Any) -> Trajectory:
         agent=fields.get("agent"),
         dataset=fields.get("dataset"),
         ended_by=ended_by,  # pyright: ignore[reportArgumentType]
-        meta=fields.get("meta") or {},
+        meta=_meta(fields.get("meta")),
     )
+
+
+def _meta(value: Any) -> Mapping[str, Any]:
+    if not value:
+        return {}
+    try:
+        json.dumps(value, allow_nan=False)
+    except ValueError:
+        raise ValueError("meta: holds a number that is not finite; expected JSON values") from None
+    except TypeError as error:
+        raise ValueError(f"meta: {error}; expected JSON values") from None
+    return value
 
 
 def _without_none(**fields: Any) -> dict[str, Any]:
@@ -237,6 +250,8 @@ def _logprobs(value: Any, path: str) -> Logprobs:
 
 
 def _numbers(value: Any, path: str) -> tuple[float, ...]:
+    if type(value) is list and set(map(type, value)) <= {float}:  # log-probabilities are many: no path for each
+        return tuple(value)
     return _each(value, path, lambda item, at: _number(item, at, ""), "a list of numbers")
 
 
@@ -246,6 +261,8 @@ def _texts(value: Any, path: str) -> tuple[str, ...]:
             raise _wrong(at, item, "text")
         return item
 
+    if type(value) is list and set(map(type, value)) <= {str}:
+        return tuple(value)
     return _each(value, path, text, "a list of texts")
 
 

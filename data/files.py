@@ -27,8 +27,7 @@ def atomic_path(target: Path) -> Iterator[Path]:
         UsageError: `target` is a folder or its folder cannot be written.
     """
     target = Path(target)
-    if target.is_dir():
-        raise UsageError(f"{target}: is a folder; expected a file to write; name a file")
+    check_file_target(target)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent)
@@ -45,6 +44,20 @@ def atomic_path(target: Path) -> Iterator[Path]:
         _sync_folder(target.parent)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def check_file_target(target: Path) -> None:
+    """Refuse early what can be no file to write.
+
+    Raises:
+        UsageError: `target` is a folder, or its folder cannot be looked into.
+    """
+    try:
+        is_folder = target.is_dir()
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written ({error.strerror}); name a path in a writable folder") from error
+    if is_folder:
+        raise UsageError(f"{target}: is a folder; expected a file to write; name a file")
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from stopwise.data.importers.toolbox import (
     optional_text,
     title_id,
 )
-from stopwise.data.records import Trajectory
+from stopwise.data.records import LOG_QUESTION_ID, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Gold:
     by_question: Mapping[str, GoldEntry] = field(default_factory=dict)  # key: normalise_question(text)
 
     def find(self, trajectory: Trajectory) -> GoldEntry | None:
-        """The entry of a trajectory's question, by its id, else by its text."""
-        by_id = self.by_id.get(trajectory.question_id)
+        """The entry of a trajectory's question, by its id, else by the id that its log gave it, else by its text."""
+        by_id = self.by_id.get(trajectory.question_id) or self.by_id.get(trajectory.meta.get(LOG_QUESTION_ID, ""))
         return by_id or self.by_question.get(normalise_question(trajectory.question))
 
 

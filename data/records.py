@@ -15,6 +15,8 @@ EndedBy = Literal["answer", "budget", "error", "unknown"]
 STEP_KINDS: tuple[str, ...] = get_args(StepKind)
 ENDED_BY: tuple[str, ...] = get_args(EndedBy)
 
+LOG_QUESTION_ID = "log_question_id"  # key of `Trajectory.meta`: the log's own question id, where another took its place
+
 
 class Action(IntEnum):
     """What a controller tells the agent after a search step; the order is that of ``ReplayEnv``'s ``Discrete(3)``."""

@@ -7,7 +7,7 @@ and name it in `FORMATS`.
 
 import importlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from pathlib import Path
@@ -72,15 +72,16 @@ class Plan:
     """What an import will read."""
 
     sources: tuple[Source, ...]
-    skipped: tuple[ImportProblem, ...]  # files of folders and patterns that are in no known format
+    skipped: tuple[ImportProblem, ...]  # files of folders and patterns that are no logs
 
 
-def choose(paths: Sequence[Path], format: str = "auto") -> Plan:
+def choose(paths: Sequence[Path], format: str = "auto", leave_out: Collection[Path] = ()) -> Plan:
     """Say for each file how it will be read.
 
     Args:
         paths: files, folders or patterns.
         format: a key of `FORMATS`, or "auto" to go by content.
+        leave_out: files that are no logs where a folder or a pattern holds them, as an earlier import's output.
 
     Raises:
         DataError: a file that was named cannot be read or its format is not clear, or no file of a folder is a log.
@@ -90,11 +91,19 @@ def choose(paths: Sequence[Path], format: str = "auto") -> Plan:
 
     if format != "auto":
         importer(format)
-        return Plan(tuple(Source(item.path, format) for item in expand(paths)), ())
     sources: list[Source] = []
     skipped: list[ImportProblem] = []
-    inputs = expand(paths)
+    left_out = {path.absolute() for path in leave_out}
+    inputs = [item for item in expand(paths) if item.named or item.path.absolute() not in left_out]
+    if not inputs:
+        raise DataError(f"{paths[0]}: holds no file")
     for item in inputs:
+        if item.unreadable:
+            skipped.append(ImportProblem(str(item.path), "", item.unreadable))
+            continue
+        if format != "auto":
+            sources.append(Source(item.path, format))
+            continue
         try:
             choice = sniff(item.path)
         except DataError as error:

@@ -3,7 +3,9 @@
 import glob
 import gzip
 import io
+import os
 import shutil
+import stat
 import sys
 import zlib
 from collections.abc import Iterator, Sequence
@@ -26,20 +28,27 @@ class Input:
 
     path: Path
     named: bool
+    unreadable: str | None = None  # why a folder in a folder cannot be read; `path` is then that folder
 
 
 def expand(paths: Sequence[Path]) -> list[Input]:
     """Files of the given files, folders (all files below, hidden ones left out) and patterns, in sorted order each.
 
+    Links to folders are not followed, so that a loop of them does no harm.
+
     Raises:
-        DataError: a path does not exist, a pattern matches nothing, or a folder is empty.
+        DataError: a path does not exist or cannot be read, a pattern matches nothing, or a folder is empty.
     """
     found: dict[Path, Input] = {}
     for path in paths:
-        if path.is_dir():
-            inputs = [Input(file, named=False) for file in _files_below(path)]
+        try:
+            is_folder, exists = path.is_dir(), path.exists()
+        except OSError as error:
+            raise DataError(f"{path}: cannot be read ({error.strerror})") from None
+        if is_folder:
+            inputs = _files_below(path)
             reason = "holds no file"
-        elif path.exists() or not glob.has_magic(str(path)):
+        elif exists or not glob.has_magic(str(path)):
             inputs = [Input(path, named=True)]
             reason = ""
         else:
@@ -53,9 +62,18 @@ def expand(paths: Sequence[Path]) -> list[Input]:
     return list(found.values())
 
 
-def _files_below(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.is_file())
-    return sorted(path for path in files if not any(part.startswith(".") for part in path.relative_to(folder).parts))
+def _files_below(folder: Path) -> list[Input]:
+    errors: list[OSError] = []
+    found: list[Input] = []
+    for place, folders, names in os.walk(folder, onerror=errors.append):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        files = (Path(place, name) for name in names if not name.startswith("."))
+        found.extend(Input(path, named=False) for path in files if path.is_file())
+    for error in errors:
+        if Path(error.filename) == folder:
+            raise DataError(f"{folder}: cannot be read ({error.strerror})")
+        found.append(Input(Path(error.filename), named=False, unreadable=f"cannot be read ({error.strerror})"))
+    return sorted(found, key=lambda item: item.path)
 
 
 @contextmanager
@@ -74,8 +92,16 @@ def spooled_stdin(paths: Sequence[Path]) -> Iterator[list[Path]]:
 def open_binary(path: Path) -> BinaryIO:
     """Open a file's bytes, unpacked where they are gzip or Zstandard; raises OSError as `open`.
 
-    Damaged compressed data raises DataError when it is reached.
+    Raises:
+        DataError: it is a pipe, a device or a socket: they cannot be read twice, and a pipe may never end. Damaged
+            compressed data raises it too, when it is reached.
     """
+    mode = path.stat().st_mode
+    for is_kind, kind in ((stat.S_ISFIFO, "pipe"), (stat.S_ISSOCK, "socket"), (stat.S_ISCHR, "device")):
+        if is_kind(mode):
+            raise DataError(
+                f"{path}: is a {kind}; expected a file; save it as one, or give a log as standard input, `-`"
+            )
     with path.open("rb") as source:
         head = source.read(4)
     if head.startswith(_GZIP):

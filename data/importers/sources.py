@@ -63,8 +63,23 @@ def _check_text(path: Path) -> None:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     if not head.strip(b"\xef\xbb\xbf \t\r\n"):
         raise DataError(f"{path}: is empty; expected a log")
+    if encoding := _other_encoding(head):
+        raise DataError(f"{path}: is {encoding} text; expected UTF-8; convert it with `iconv -f {encoding} -t UTF-8`")
     if is_binary(head):
         raise DataError(f"{path}: is a binary file; expected a log as text or JSON")
+
+
+def _other_encoding(head: bytes) -> str | None:
+    """UTF-16 or UTF-32, by the byte order mark, or by the NULs of a text that is mostly ASCII."""
+    if head.startswith((b"\xff\xfe\0\0", b"\0\0\xfe\xff")):
+        return "UTF-32"
+    if head.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "UTF-16"
+    for first, order in ((0, "LE"), (1, "BE")):
+        texts, nulls = head[first:1000:2], head[1 - first : 1000 : 2]
+        if nulls.count(0) > 0.9 * len(nulls) and texts.count(0) == 0:
+            return f"UTF-16{order}"
+    return None
 
 
 def is_binary(head: bytes) -> bool:
@@ -193,6 +208,6 @@ def _values(path: Path, text: str) -> Iterator[JsonValue | ImportProblem]:
 
 
 def _not_json(error: ValueError, text: str) -> str:
-    what = error.msg if isinstance(error, json.JSONDecodeError) else str(error)
+    what = error.msg.removesuffix(" at") if isinstance(error, json.JSONDecodeError) else str(error)
     place = f" at column {error.colno}" if isinstance(error, json.JSONDecodeError) else ""
     return f"not JSON ({what}{place}); found {first_line(text, 60)!r}"

@@ -37,6 +37,7 @@ def test_json_is_one_object_with_the_counts(stopwise, log, tmp_path):
         "files": 1,
         "trajectories": 2,
         "questions": 1,
+        "question_ids": {"numbered": 0, "merged": 0, "parted": 0, "reworded": 0, "reworded_examples": {}},
         "search_steps": 2,
         "documents": 2,
         "document_ids": {"log": 0, "url": 0, "title": 2, "text": 0},
@@ -131,6 +132,13 @@ def test_missing_file_and_folder_as_output(stopwise, log, tmp_path):
     assert "is a folder; expected a file to write" in stderr
 
 
+def test_an_output_in_the_folder_of_the_logs_is_not_read_again(stopwise, log):
+    out = log.parent / "logs.parquet"
+    for words in ((), (), ("--format", "react")):
+        summary = json.loads(stopwise("import", log.parent, *words, "--out", out, "--json")[1])
+        assert (summary["files"], summary["trajectories"], summary["problem_count"]) == (1, 2, 1)
+
+
 def test_problems_are_listed_beside_the_output_and_an_old_list_goes(stopwise, log, tmp_path):
     out = tmp_path / "logs.parquet"
     stopwise("import", log, "--out", out)
@@ -198,6 +206,17 @@ def test_names_that_the_log_lacks_are_filled_in(stopwise, log, tmp_path):
     own.write_text('{"id": "t", "question_id": "q", "question": "?", "agent": "mine"}')
     stopwise("import", log, own, "--agent", "a", "--dataset", "d", "--out", tmp_path / "o")
     assert {(run.agent, run.dataset) for run in read_trajectories(tmp_path / "o")} == {("a", "d"), ("mine", "d")}
+
+
+def test_numbered_questions_of_two_datasets_stay_apart(stopwise, tmp_path):
+    for name, text in (("hotpotqa", "Who?"), ("musique", "Where?")):
+        row = {"id": "t", "question_id": "1", "question": text, "dataset": name}
+        (tmp_path / f"{name}.jsonl").write_text(json.dumps(row))
+    paths = (tmp_path / "hotpotqa.jsonl", tmp_path / "musique.jsonl")
+    status, stdout, stderr = stopwise("import", *paths, "--out", tmp_path / "o", "--json")
+    assert (status, json.loads(stdout)["questions"]) == (0, 2)
+    assert "2 trajectories had a bare number as question id" in stderr
+    assert [run.question_id for run in read_trajectories(tmp_path / "o")] == ["hotpotqa:1", "musique:1"]
 
 
 def test_formats_are_listed_with_a_picture(stopwise):

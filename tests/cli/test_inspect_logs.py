@@ -74,6 +74,46 @@ def test_the_summary_reads_well(stopwise, logs):
     assert "3 of 4" in stdout
 
 
+@pytest.fixture
+def signals(logs, answer):
+    path = logs.with_name("signals.parquet")
+    answer("signals", logs, "--only", "Nov,RE", "--out", path)
+    return path
+
+
+def test_a_page_shows_the_signals_of_each_search_or_why_there_is_none(stopwise, logs, signals):
+    _, stdout, _ = stopwise("inspect", logs, "run-a", "--signals", signals)
+    lines = [line.strip() for line in stdout.splitlines() if "signals:" in line]
+    assert lines == [
+        "signals: Nov 1 · RE null (no logprobs)",
+        "signals: Nov 0 · RE null (no logprobs)",
+        "signals: Nov null (no documents) · RE null (no logprobs)",
+    ]
+    page = json.loads(stopwise("inspect", logs, "run-a", "--signals", signals, "--json")[1])
+    assert page["signals"][2] == {"t": 3, "values": {}, "nulls": {"Nov": "no documents", "RE": "no logprobs"}}
+
+
+def test_the_summary_counts_missing_signals_by_reason(stopwise, logs, signals):
+    nameless, bot = json.loads(stopwise("inspect", logs, "--signals", signals, "--json")[1])["groups"]
+    assert nameless["missing_signals"] == {
+        "Nov": {"missing": 1, "of": 3, "reasons": {"no documents": 1}},
+        "RE": {"missing": 3, "of": 3, "reasons": {"no logprobs": 3}},
+    }
+    assert bot["missing_signals"]["Nov"] == {"missing": 0, "of": 0, "reasons": {}}
+    stdout = stopwise("inspect", logs, "--signals", signals)[1]
+    assert "no signal Nov" in stdout
+    assert "1 of 3: 1 no documents" in stdout
+
+
+def test_signals_of_other_logs_are_refused(stopwise, logs, signals):
+    write_trajectories(logs, [RUN])
+    for words in ((), ("run-a",)):
+        status, stdout, stderr = stopwise("inspect", logs, *words, "--signals", signals)
+        assert (status, stdout) == (1, "")
+        assert stderr == f"{signals}: was computed from other logs than {logs}; compute the signals again"
+    assert stopwise("inspect", logs, "--signals", logs)[0] == 1
+
+
 def test_no_such_trajectory(stopwise, logs):
     status, _, stderr = stopwise("inspect", logs, "run-z")
     assert (status, stderr) == (1, f"{logs}: holds no trajectory 'run-z'; the first ids are run-a, run-b")
