@@ -249,3 +249,51 @@ def client_of(server):
     yield make
     for thing in opened:
         thing.close()
+
+
+@pytest.fixture(scope="session")
+def tiny_lm_folder(tmp_path_factory):
+    """A folder with a random causal language model of 300 tokens that knows how to chat; no weights are downloaded."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    tokenizers = pytest.importorskip("tokenizers")
+    text = ["The first search found a bridge over the river; the town is still unknown.", "Search: river town"] * 20
+    tokenizer = tokenizers.ByteLevelBPETokenizer()
+    tokenizer.train_from_iterator(
+        text, vocab_size=300, min_frequency=1, special_tokens=["<|im_start|>", "<|im_end|>"], show_progress=False
+    )
+    fast = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer._tokenizer, eos_token="<|im_end|>", pad_token="<|im_end|>"
+    )
+    fast.chat_template = (
+        "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+    )
+    torch.manual_seed(0)
+    network = transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=len(fast),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=2048,
+            initializer_range=0.3,  # peaked enough that entropies differ from position to position
+            eos_token_id=fast.eos_token_id,
+            pad_token_id=fast.pad_token_id,
+            bos_token_id=None,
+        )
+    )
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    network.save_pretrained(folder)
+    fast.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tiny_lm(tiny_lm_folder):
+    """A `LocalLM` of `tiny_lm_folder`."""
+    from stopwise.models.local_lm import LocalLM
+
+    return LocalLM(str(tiny_lm_folder), device="cpu")
