@@ -33,6 +33,18 @@ def add_parser(subparsers: Any) -> None:
         "--cov-judge", choices=("encoder", "gold"), default="encoder", help="who judges coverage; gold is privileged"
     )
     parser.add_argument("--privileged", action="store_true", help="allow --cov-judge gold: it all but equals the label")
+    parser.add_argument(
+        "--score-reasoning",
+        metavar="M",
+        help="compute RE by scoring the logged thoughts with language model M (SmolLM2-135M-Instruct, a Hugging Face "
+        "id or a folder) in place of logged log-probabilities; resumable, marked scored:M",
+    )
+    parser.add_argument(
+        "--score-window",
+        type=int,
+        metavar="N",
+        help="characters of a run that M reads at most (default: 16000); smaller for models with a small context",
+    )
     parser.add_argument("--cache", type=Path, metavar="FILE", help="embedding cache (default: below ~/.cache/stopwise)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
     parser.set_defaults(run=run)
@@ -53,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.se_cut is not None and not 0 <= args.se_cut <= 2:
         raise UsageError(f"--se-cut {args.se_cut}; expected a cosine distance from 0 to 2")
+    if args.score_window is not None and args.score_reasoning is None:
+        raise UsageError("--score-window: goes with --score-reasoning M")
     if args.out.is_dir():
         raise UsageError(f"--out {args.out}: is a folder; expected a file to write; name a file")
     logs = logs_path(args.logs)
@@ -65,8 +79,15 @@ def run(args: argparse.Namespace) -> int:
         pairing=args.pairing,
         coverage_judge=args.cov_judge,
     )
+    scorer = make_scorer(args.score_reasoning, args.score_window) if args.score_reasoning is not None else None
+
+    def read() -> Any:
+        runs = read_trajectories(logs)
+        report = lambda what, done, total: progress(what, done, count)  # noqa: E731
+        return runs if scorer is None else scorer.score(runs, report)
+
     table = compute_table(
-        lambda: read_trajectories(logs),
+        read,
         config,
         make_encoder(names, args.encoder, args.cache),
         fit_se_cut=args.se_cut is None,
@@ -92,6 +113,16 @@ def make_encoder(names: tuple[str, ...], model: str | None, cache: Path | None) 
     if not any(need.endswith("_embedding") for name in with_prerequisites(names) for need in BY_NAME[name].needs):
         return None
     return CachedEncoder(SentenceTransformerEncoder(model or MINILM), cache)
+
+
+def make_scorer(model: str, window: int | None = None) -> Any:
+    """Scores reasoning with a local language model that reads at most `window` characters; cached by content."""
+    from stopwise.models.local_lm import LocalLM
+    from stopwise.models.transcript import WINDOW, Window
+    from stopwise.signals.scored_reasoning import ReasoningScorer
+
+    shown = WINDOW if window is None else Window(conversation=window)
+    return ReasoningScorer(LocalLM(model), window=shown)
 
 
 def summarise(table: Any) -> dict[str, Any]:

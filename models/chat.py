@@ -5,7 +5,7 @@ A chat model is anything with an ``id``, ``abilities`` and ``complete(request)``
 that, the cache, the bounds and the bill, is `stopwise.models.chat_client`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -176,3 +176,19 @@ def check_request(model: ChatModel, request: ChatRequest) -> None:
         raise UsageError(
             f"model {model.id}: does not offer {lacking}; set the endpoint's `server` or `abilities` if it does"
         )
+
+
+def logprobs_between(logprobs: Sequence[TokenLogprobs], start: int, end: int) -> tuple[TokenLogprobs, ...]:
+    """The positions of a reply whose tokens share a character with ``text[start:end]``.
+
+    A position without text of its own is a further piece of the character before it.
+    """
+    kept: list[TokenLogprobs] = []
+    reached, inside = 0, False
+    for position in logprobs:
+        if position.token:
+            inside = reached < end and reached + len(position.token) > start
+        if inside:
+            kept.append(position)
+        reached += len(position.token)
+    return tuple(kept)
