@@ -27,6 +27,7 @@ FailureKind = Literal[
     "changed model",  # another model than the one that answered before
     "no JSON in reply",  # the text holds no JSON object
     "wrong schema",  # the JSON object is not what was asked for
+    "wrong answer",  # it has the right shape and cannot be meant
 ]
 
 

@@ -1,7 +1,7 @@
 """The chat client: one model behind a cache of replies, a budget, a bill, and a limit on parallel calls."""
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -120,16 +120,24 @@ class ChatClient:
         with ThreadPoolExecutor(self._parallel) as pool:
             return list(pool.map(one, requests))
 
-    def ask(self, request: ChatRequest, kind: type[Answer], purpose: Purpose) -> Asked[Answer]:
+    def ask(
+        self,
+        request: ChatRequest,
+        kind: type[Answer],
+        purpose: Purpose,
+        check: Callable[[Answer], str | None] | None = None,
+    ) -> Asked[Answer]:
         """A reply read as `kind`; the model is held to its schema if its server can do that.
 
         Args:
             request: must say in words which JSON object is wanted: not every server knows schemas.
             kind: a frozen dataclass.
             purpose: whom the call is for.
+            check: says what is wrong with an answer of the right shape, or None; what is wrong is told to the model.
 
         Raises:
-            ChatFailure: no reply, or none that could be read (``no JSON in reply``, ``wrong schema``).
+            ChatFailure: no reply, or none that could be read (``no JSON in reply``, ``wrong schema``,
+                ``wrong answer``).
             BudgetSpent: it would cost more than there is.
         """
         if self.abilities.structured != "none":
@@ -138,7 +146,11 @@ class ChatClient:
         while True:
             replies.append(self.complete(request, purpose))
             try:
-                return Asked(read_answer(replies[-1].text, kind), tuple(replies))
+                answer = read_answer(replies[-1].text, kind)
+                problem = None if check is None else check(answer)
+                if problem is not None:
+                    raise ChatFailure("wrong answer", problem)
+                return Asked(answer, tuple(replies))
             except ChatFailure as failure:
                 if len(replies) >= self._tries:
                     raise ChatFailure(failure.kind, f"{self.id}: {failure}") from failure

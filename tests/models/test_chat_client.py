@@ -170,6 +170,16 @@ def test_an_answer_that_stays_unreadable_is_a_named_failure(server, client_of, t
     assert len(server.requests) == 3
 
 
+def test_an_answer_of_the_right_shape_can_be_wrong(server, client_of):
+    server.otherwise = '{"action": "stop"}'
+    client = client_of()
+    with pytest.raises(ChatFailure, match="it is too early to stop") as caught:
+        client.ask(_request(), Choice, "controller", lambda answer: "it is too early to stop")
+    assert caught.value.kind == "wrong answer"
+    assert "too early" in server.requests[1]["messages"][-1]["content"]
+    assert client.ask(_request(), Choice, "controller", lambda answer: None).answer == Choice("stop")
+
+
 def test_purposes_share_a_ledger(server, client_of):
     ledger = Ledger()
     client_of(ledger=ledger).complete(_request(), "agent")
