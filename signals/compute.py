@@ -66,8 +66,16 @@ def compute_table(
     report = progress or (lambda what, done, total: None)
     fitted: list[str] = []
     wanted = with_prerequisites(config.signals)
+
+    def embed(runs: Sequence[Trajectory], config: SignalConfig) -> None:
+        """All texts of some runs at once: step by step, small batches would take several times as long."""
+        if isinstance(encoder, CachedEncoder):
+            texts = (text for run in runs for text in texts_of(run, config))
+            encoder.prefetch(texts, lambda done, total: report("embedding texts", done, total))
+
     if encoder is not None and (fit_se_cut or fit_coverage):
         sample = list(islice(_training(logs()), FIT_RUNS))
+        embed(sample, config)
         if fit_se_cut and "SE" in wanted and config.se == "agglomerative":
             cut = _fit_se_cut(sample, encoder)
             if cut is not None:
@@ -77,15 +85,13 @@ def compute_table(
             if bounds is not None:
                 config, fitted = replace(config, coverage=bounds), [*fitted, "coverage"]
     if calibrations is None:
-        calibrations = _fit_calibrations(logs, config, encoder) if "residual" in wanted else {}
+        calibrations = _fit_calibrations(logs, config, encoder, embed) if "residual" in wanted else {}
         fitted += ["calibrations"] if calibrations else []
 
     runs: list[tuple[Episode, Sequence[SignalRow], NDArray[np.float64]]] = []
     sources: set[str] = set()
     for block in blocks(logs(), BLOCK):
-        if isinstance(encoder, CachedEncoder):
-            texts = (text for run in block for text in texts_of(run, config))
-            encoder.prefetch(texts, lambda done, total: report("embedding texts", done, total))
+        embed(block, config)
         for run in block:
             episode, labels = run_labels(run)
             runs.append((episode, run_signals(run, config, encoder, calibrations, make_judge), labels))
@@ -217,19 +223,26 @@ def _fit_coverage(sample: Sequence[Trajectory], encoder: Encoder) -> CoverageThr
     return fit_thresholds(np.concatenate(best), np.concatenate(covered))
 
 
-def _fit_calibrations(logs: Logs, config: SignalConfig, encoder: Encoder | None) -> dict[tuple[str, str], Calibration]:
+def _fit_calibrations(
+    logs: Logs,
+    config: SignalConfig,
+    encoder: Encoder | None,
+    embed: Callable[[Sequence[Trajectory], SignalConfig], None],
+) -> dict[tuple[str, str], Calibration]:
     """A line for each agent and RE source, on the steps of its successful training runs."""
     small = replace(config, signals=("SE", "RE"))
     pairs: dict[tuple[str, str], list[tuple[float, float]]] = {}
-    for run in _training(logs()):
-        if run.correct is not True or not any(step.logprobs for step in run.search_steps):
-            continue
-        rows = run_signals(run, small, encoder)
-        for index, (step, row) in enumerate(zip(run.search_steps, rows, strict=True)):
-            read = row if config.pairing == "same_step" else rows[index - 1] if index else None
-            if step.logprobs is not None and read is not None and "SE" in read.values and "RE" in row.values:
-                key = (run.agent or "", step.logprobs.source)
-                pairs.setdefault(key, []).append((read.values["SE"], row.values["RE"]))
+    successful = (run for run in _training(logs()) if run.correct is True)
+    told = (run for run in successful if any(step.logprobs for step in run.search_steps))
+    for block in blocks(told, BLOCK):
+        embed(block, small)
+        for run in block:
+            rows = run_signals(run, small, encoder)
+            for index, (step, row) in enumerate(zip(run.search_steps, rows, strict=True)):
+                read = row if config.pairing == "same_step" else rows[index - 1] if index else None
+                if step.logprobs is not None and read is not None and "SE" in read.values and "RE" in row.values:
+                    key = (run.agent or "", step.logprobs.source)
+                    pairs.setdefault(key, []).append((read.values["SE"], row.values["RE"]))
     lines = {}
     for key, found in pairs.items():
         searching, reasoning = np.array(found).T
