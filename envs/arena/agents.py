@@ -36,11 +36,14 @@ Mode = Literal["explore", "loop", "verify"]
 class Turn:
     """What an agent does next."""
 
-    kind: Literal["search", "answer", "cut"]  # cut: out of budget, without an answer
+    kind: Literal["search", "answer", "cut", "failed"]  # without an answer: cut out of budget, failed by an error
     thought: str
     queries: tuple[str, ...] = ()  # of a search; more than one are sent in parallel
     answer: str | None = None  # of an answer
-    logprobs: Logprobs | None = None  # one position for each random choice of this turn
+    logprobs: Logprobs | None = None  # one position a random choice of this turn, or a token of its thought
+    tokens_in: int | None = None  # prompt tokens of this turn
+    tokens_out: int | None = None  # generated tokens of this turn
+    seconds: float | None = None  # wall-clock time of this turn
 
 
 class Agent(Protocol):
@@ -57,15 +60,19 @@ class Agent(Protocol):
         ...
 
     def probe(self, history: Sequence[Step]) -> str | None:
-        """The answer that it would give after `history`, or None; changes nothing, draws nothing."""
+        """The answer that it would give after `history`, or None; changes nothing, draws nothing.
+
+        Raises:
+            ChatFailure: the language model that it is brought no answer.
+        """
         ...
 
     def send_on(self) -> None:
         """Its attempt to answer was refused."""
         ...
 
-    def intervene(self, queries: Sequence[str], documents: Sequence[Document]) -> None:
-        """Read the results of an injected turn, and change course if it obeys."""
+    def intervene(self, turn: Turn, documents: Sequence[Document], redirects: bool = True) -> None:
+        """Read the results of an injected turn, and change course if it obeys and the turn is meant to redirect it."""
         ...
 
     def fork(self, seed: str | None = None) -> "Agent":
@@ -169,14 +176,17 @@ class ScriptedAgent:
         self._verified = 0
         self.mode = "explore"
 
-    def intervene(self, queries: Sequence[str], documents: Sequence[Document]) -> None:
+    def intervene(self, turn: Turn, documents: Sequence[Document], redirects: bool = True) -> None:
         """Read the injected results; explore from here if the agent obeys."""
-        self._history.extend(queries)
-        for query in queries:
+        if not redirects:
+            self.observe(documents)
+            return
+        self._history.extend(turn.queries)
+        for query in turn.queries:
             self._asked[query] = self._asked.get(query, 0) + 1
-        turn = self._turn
+        number = self._turn
         self.observe(documents)
-        if self._chance.uniform(turn, "obey") < self.temper.obedience:
+        if self._chance.uniform(number, "obey") < self.temper.obedience:
             self._dry = 0
             self.mode = "explore"
 

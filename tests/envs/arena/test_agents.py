@@ -6,7 +6,7 @@ import pytest
 
 from stopwise.data.corpus import Query
 from stopwise.data.records import Document, Step
-from stopwise.envs.arena.agents import ScriptedAgent
+from stopwise.envs.arena.agents import ScriptedAgent, Turn
 from stopwise.envs.arena.chance import Chance
 from stopwise.envs.arena.kinds import KINDS, AgentKind, Temper
 from stopwise.envs.arena.puzzle import WorldReader, puzzle_of
@@ -152,5 +152,17 @@ def test_an_obedient_agent_leaves_its_loop(mini_query: Query, mini_reader: World
         for _ in range(4):
             agent.turn()
             agent.observe(results("other"))
-        agent.intervene(["bees"], results("bees"))
+        agent.intervene(Turn("search", "", ("bees",)), results("bees"))
     assert (stubborn.mode, obedient.mode) == ("loop", "explore")
+
+
+def test_a_turn_that_does_not_redirect_is_only_read(mini_query: Query, mini_reader: WorldReader) -> None:
+    agents = [ScriptedAgent(fixed(enter_loop=1.0), puzzle_of(mini_query), mini_reader, "s") for _ in range(2)]
+    for agent in agents:
+        for _ in range(4):
+            agent.turn()
+            agent.observe(results("other"))
+    agents[0].intervene(Turn("search", "", ("bees",)), results("bees"), redirects=False)
+    agents[1].observe(results("bees"))
+    assert agents[0].mode == agents[1].mode == "loop"
+    assert agents[0].turn() == agents[1].turn()
