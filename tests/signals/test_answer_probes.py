@@ -26,7 +26,7 @@ def _read(answer):
     return f"Explanation: see [1].\nExact Answer: {answer}\nConfidence: 80%"
 
 
-def _judged(correct, extracted="Alba"):
+def _judged(correct: bool, extracted: str | None = "Alba"):
     return json.dumps({"extracted": extracted, "reasoning": "same name", "correct": correct})
 
 
