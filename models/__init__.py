@@ -1,1 +1,1 @@
-"""Networks that stopwise calls: encoders and their caches."""
+"""Networks that stopwise calls: encoders, chat clients and local language models, with their caches and prompts."""

@@ -4,6 +4,7 @@ The form only grows at its end, so that one forward pass over a run's conversati
 what the agent had read by then. Conversations longer than a window are cut by a rule that looks at the past only.
 """
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,12 @@ class Transcript:
     def messages(self) -> tuple[Message, ...]:
         """What the agent has before it when it thinks next."""
         return (*self._head, *(message for exchange in self._exchanges for message in exchange))
+
+    def copy(self) -> "Transcript":
+        """An independent copy."""
+        other = copy.copy(self)
+        other._exchanges = list(self._exchanges)
+        return other
 
     def add(self, step: Step) -> None:
         """Append a step: the agent's turn and what came back."""

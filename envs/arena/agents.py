@@ -37,11 +37,14 @@ Mode = Literal["explore", "loop", "verify"]
 class Turn:
     """What an agent does next."""
 
-    kind: Literal["search", "answer", "cut"]  # cut: out of budget, without an answer
+    kind: Literal["search", "answer", "cut", "failed"]  # without an answer: cut out of budget, failed by an error
     thought: str
     queries: tuple[str, ...] = ()  # of a search; more than one are sent in parallel
     answer: str | None = None  # of an answer
-    logprobs: Logprobs | None = None  # one position for each random choice of this turn
+    logprobs: Logprobs | None = None  # one position a random choice of this turn, or a token of its thought
+    tokens_in: int | None = None  # prompt tokens of this turn
+    tokens_out: int | None = None  # generated tokens of this turn
+    seconds: float | None = None  # wall-clock time of this turn
 
 
 class Agent(Protocol):
@@ -58,14 +61,18 @@ class Agent(Protocol):
         ...
 
     def probe(self, history: Sequence[Step]) -> str | None:
-        """The answer that it would give after `history`, or None; changes nothing, draws nothing."""
+        """The answer that it would give after `history`, or None; changes nothing, draws nothing.
+
+        Raises:
+            ChatFailure: the language model that it is brought no answer.
+        """
         ...
 
     def send_on(self) -> None:
         """Its attempt to answer was refused."""
         ...
 
-    def intervene(self, queries: Sequence[str], documents: Sequence[Document], *, redirects: bool) -> None:
+    def intervene(self, turn: Turn, documents: Sequence[Document], redirects: bool = True) -> None:
         """Read the results of an injected turn; if it `redirects` and the agent obeys, change course."""
         ...
 
@@ -170,15 +177,15 @@ class ScriptedAgent:
         self._verified = 0
         self.mode = "explore"
 
-    def intervene(self, queries: Sequence[str], documents: Sequence[Document], *, redirects: bool) -> None:
+    def intervene(self, turn: Turn, documents: Sequence[Document], redirects: bool = True) -> None:
         """See `Agent.intervene`. A search that it did not make itself cannot use up its patience."""
-        self._history.extend(queries)
-        for query in queries:
+        self._history.extend(turn.queries)
+        for query in turn.queries:
             self._asked[query] = self._asked.get(query, 0) + 1
-        turn, dry = self._turn, self._dry
+        number, dry = self._turn, self._dry
         self.observe(documents)
         self._dry = min(self._dry, dry)
-        if redirects and self._chance.uniform(turn, "obey") < self.temper.obedience:
+        if redirects and self._chance.uniform(number, "obey") < self.temper.obedience:
             self._dry = 0
             self.mode = "explore"
 

@@ -23,6 +23,7 @@ from stopwise.envs.arena.branch_store import BRANCH_SCHEMA
 from stopwise.envs.arena.collection import CollectConfig, groups_of
 from stopwise.envs.arena.retrievers import DenseRetriever
 from stopwise.envs.arena.worker import (
+    COST,
     EMBEDDINGS,
     INDEX,
     Control,
@@ -86,6 +87,8 @@ def collect(
     shutil.rmtree(out / INDEX, ignore_errors=True)
     for name in (EMBEDDINGS, f"{EMBEDDINGS}-wal", f"{EMBEDDINGS}-shm"):
         (out / name).unlink(missing_ok=True)
+    if (out / COST).exists():
+        result["llm"] = read_json(out / COST)
     return result | {"runs": total, "groups": len(groups)}
 
 
@@ -98,6 +101,9 @@ def _claim(config: CollectConfig, out: Path) -> None:
         name: sha256_file(corpus / name) for name in ("corpus.jsonl", "queries.jsonl") if (corpus / name).exists()
     }
     record = plain(config) | {"workers": None, "sha256": hashes}  # how many work on it changes nothing
+    if config.llm is not None:  # nor what may be spent, and how fast
+        endpoint = record["llm"]["endpoint"] and record["llm"]["endpoint"] | {"patience": None, "prices": None}
+        record["llm"] = {"endpoint": endpoint, "local": config.llm.local, "tries": config.llm.tries}
     place = out / RECORD
     if place.exists():
         if read_json(place) != record:

@@ -11,6 +11,8 @@ from stopwise.data.splits import split_of
 from stopwise.envs.arena.branching import BranchConfig
 from stopwise.envs.arena.kinds import KINDS
 from stopwise.envs.arena.population import sample_queries
+from stopwise.envs.arena.react_agent import ReactConfig
+from stopwise.models.chat_config import ChatConfig
 
 
 @dataclass(frozen=True)
@@ -21,7 +23,7 @@ class ControllerChoice:
     policy: str | None = None  # folder of a policy package
     params: dict[str, Any] = field(default_factory=dict)  # of a rule
     guards: Guards = Guards()  # of a rule; a policy brings its own
-    coverage_judge: Literal["encoder", "gold"] = "encoder"  # of a rule; gold is privileged
+    coverage_judge: Literal["encoder", "llm", "gold"] = "encoder"  # of a rule; gold is privileged
     min_coverage: float | None = None  # attempts to answer below that coverage are refused; None lets all through
 
 
@@ -29,7 +31,7 @@ class ControllerChoice:
 class RethinkerChoice:
     """What is searched at an intervention."""
 
-    kind: Literal["heuristic", "random"] = "heuristic"
+    kind: Literal["heuristic", "random", "llm"] = "heuristic"
     quality: float = 0.8  # of heuristic
     harm: float = 0.1  # of heuristic
     redirects: bool = False  # of random: whether the agent is told to change course
@@ -40,7 +42,9 @@ class CollectConfig:
     """One collection."""
 
     corpus: str  # folder in BEIR layout
-    agents: tuple[str, ...] = tuple(KINDS)
+    agents: tuple[str, ...] = tuple(KINDS)  # scripted kinds, and names of `react` agents
+    react: tuple[ReactConfig, ...] = ()  # agents that `llm` drives
+    llm: ChatConfig | None = None  # the language model of agents, rethinker and coverage judge
     split: Literal["train", "val", "cal", "test", "all"] = "all"
     questions: int | None = None  # a fixed sample of so many; None takes all
     runs: int = 1  # runs of every agent on every question
@@ -57,9 +61,16 @@ class CollectConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        unknown = [name for name in self.agents if name not in KINDS]
+        known = [*KINDS, *(agent.name for agent in self.react)]
+        unknown = [name for name in self.agents if name not in known]
         if unknown or not self.agents:
-            raise UsageError(f"agents: {unknown or 'none'}; expected some of {', '.join(KINDS)}")
+            raise UsageError(f"agents: {unknown or 'none'}; expected some of {', '.join(known)}")
+        if len(set(known)) < len(known):
+            raise UsageError(f"react: a name is taken twice, or is that of a scripted kind; found {', '.join(known)}")
+        if self.uses_llm and self.llm is None:
+            raise UsageError("llm: is needed by an agent, the rethinker or the coverage judge; see configs/llm.yaml")
+        if self.uses_llm and self.workers > 1:
+            raise UsageError("workers: one process keeps to the budget of a language model; expected 1")
         for name in ("runs", "k", "group", "workers"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name}: {getattr(self, name)}; expected 1 or more")
@@ -67,6 +78,15 @@ class CollectConfig:
             raise UsageError("branch: runs are branched without a controller; leave one of the two out")
         if self.controller is not None and (self.controller.kind is None) == (self.controller.policy is None):
             raise UsageError("controller: needs either `kind` or `policy`, and not both")
+
+    @property
+    def uses_llm(self) -> bool:
+        """Whether anything in it calls the language model, policies apart."""
+        return (
+            any(agent.name in self.agents for agent in self.react)
+            or self.rethinker.kind == "llm"
+            or (self.controller is not None and self.controller.coverage_judge == "llm")
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ with one call to the retriever for all their queries, and a run can be forked at
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ from stopwise.data.records import Action, AnswerProbe, Document, EndedBy, Step, 
 from stopwise.envs.arena.agents import SEARCH_CAP, Agent, Turn
 from stopwise.envs.arena.belief import UNKNOWN
 from stopwise.envs.arena.retrievers import Retriever
+from stopwise.models.chat import ChatFailure
 
 STOPPED_THOUGHT = "I am asked to answer now from what I have."
 
@@ -116,7 +118,7 @@ class Run:
         if self._injection is None:
             self.agent.observe(documents)
         else:
-            self.agent.intervene(self._turn.queries, documents, redirects=self._injection.redirects)
+            self.agent.intervene(self._turn, documents, self._injection.redirects)
         self.searches += 1
         self._log_search(self._turn, documents)
         self._turn, self._injection = None, None
@@ -125,8 +127,7 @@ class Run:
             verdict = self._overseer.after_search(self.query, self.steps)
             self._judge(verdict)
         if verdict.action is Action.STOP:
-            answer = self.agent.probe(self.steps) or UNKNOWN
-            self._finish(Turn("answer", STOPPED_THOUGHT, answer=answer), "answer")
+            self._stop()
         elif verdict.action is Action.INTERVENE:
             self._inject(verdict.injection)
         else:
@@ -167,8 +168,8 @@ class Run:
             if turn.kind == "search":
                 self._wait(turn, None)
                 return
-            if turn.kind == "cut":
-                self._finish(turn, "budget")
+            if turn.kind == "cut" or turn.kind == "failed":
+                self._finish(turn, "budget" if turn.kind == "cut" else "error")
                 return
             verdict = Verdict(Action.STOP)
             if self._overseer is not None:
@@ -176,12 +177,22 @@ class Run:
             if verdict.action is not Action.INTERVENE or self.searches >= SEARCH_CAP:
                 self._finish(turn, "answer", verdict if self._overseer is not None else None)
                 return
-            self.steps.append(Step("other", turn.thought, (turn.answer or UNKNOWN,), logprobs=turn.logprobs))
+            self.steps.append(
+                Step("other", turn.thought, (turn.answer or UNKNOWN,), logprobs=turn.logprobs, **_cost(turn))
+            )
             self._judge(verdict)
             self.agent.send_on()
             if verdict.injection is not None:
                 self._inject(verdict.injection)
                 return
+
+    def _stop(self) -> None:
+        try:
+            answer = self.agent.probe(self.steps) or UNKNOWN
+        except ChatFailure as failure:
+            self._finish(Turn("failed", f"No answer: {failure.kind}."), "error")
+        else:
+            self._finish(Turn("answer", STOPPED_THOUGHT, answer=answer), "answer")
 
     def _inject(self, injection: Injection | None) -> None:
         if injection is None or self.searches >= SEARCH_CAP:
@@ -198,12 +209,13 @@ class Run:
         self._turn, self._injection, self.queries = turn, injection, turn.queries
 
     def _log_search(self, turn: Turn, documents: tuple[Document, ...]) -> None:
-        step = Step("search", turn.thought, turn.queries, documents, logprobs=turn.logprobs)
+        step = Step("search", turn.thought, turn.queries, documents, logprobs=turn.logprobs, **_cost(turn))
         self.steps.append(step)
         if self._config.probe:
-            answer = self.agent.probe(self.steps)
-            correct = None if answer is None else self._is_correct(answer)
-            self.steps[-1] = replace(step, answer_probe=AnswerProbe(answer, correct))
+            with suppress(ChatFailure):  # not probed is not "no candidate": the step then has no probe
+                answer = self.agent.probe(self.steps)
+                correct = None if answer is None else self._is_correct(answer)
+                self.steps[-1] = replace(step, answer_probe=AnswerProbe(answer, correct))
 
     def _judge(self, verdict: Verdict) -> None:
         self.steps[-1] = replace(self.steps[-1], logged_action=verdict.action, propensity=verdict.propensity)
@@ -211,12 +223,14 @@ class Run:
     def _finish(self, turn: Turn, ended_by: EndedBy, verdict: Verdict | None = None) -> None:
         query, answer = self.query, turn.answer
         if answer is not None:
-            self.steps.append(Step("answer", turn.thought, (answer,), logprobs=turn.logprobs))
+            self.steps.append(Step("answer", turn.thought, (answer,), logprobs=turn.logprobs, **_cost(turn)))
             if verdict is not None:
                 self._judge(verdict)
         meta: dict[str, Any] = {"run": self._run_id}
         if query.answer is not None:
             meta["reference_answer"] = query.answer
+        if turn.kind == "failed":
+            meta["error"] = turn.thought
         self.queries = ()
         self._trajectory = Trajectory(
             id=self.id,
@@ -276,6 +290,10 @@ def run_in_step(
         waiting = [run for run in (*waiting, *made) if run.queries]
     for run in (*driven, *forks):
         yield run.trajectory
+
+
+def _cost(turn: Turn) -> dict[str, Any]:
+    return {"tokens_in": turn.tokens_in, "tokens_out": turn.tokens_out, "seconds": turn.seconds}
 
 
 def _merge(results: Sequence[Sequence[Document]]) -> tuple[Document, ...]:

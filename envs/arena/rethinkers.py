@@ -27,8 +27,8 @@ class Rethinker(Protocol):
         """Names it in results."""
         ...
 
-    def propose(self, question: Query, steps: Sequence[Step], run_id: str) -> Injection:
-        """The search to make next; `run_id` seeds its random numbers."""
+    def propose(self, question: Query, steps: Sequence[Step], run_id: str) -> Injection | None:
+        """The search to make next, or None when it knows none; `run_id` seeds its random numbers."""
         ...
 
 

@@ -3,30 +3,39 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from stopwise.controllers.base import Controller
 from stopwise.controllers.session import ControlSession
 from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_queries
+from stopwise.data.errors import UsageError
+from stopwise.data.files import read_json, write_json
 from stopwise.data.store import write_trajectories
 from stopwise.envs.arena.branch_store import write_branches
 from stopwise.envs.arena.branching import branch
-from stopwise.envs.arena.collection import CollectConfig, RethinkerChoice, groups_of
+from stopwise.envs.arena.collection import CollectConfig, Job, RethinkerChoice, groups_of
 from stopwise.envs.arena.kinds import KINDS
+from stopwise.envs.arena.llm_rethinker import LLMRethinker
 from stopwise.envs.arena.loop import LoopConfig, Run, run_in_step
 from stopwise.envs.arena.oversight import ControllerOverseer
 from stopwise.envs.arena.population import sample_queries, scripted_run
-from stopwise.envs.arena.puzzle import make_reader
+from stopwise.envs.arena.puzzle import Reader, make_reader
+from stopwise.envs.arena.react_agent import ReactAgent
 from stopwise.envs.arena.rethinkers import HeuristicRethinker, RandomRethinker, Rethinker, criteria_of
 from stopwise.envs.arena.retrievers import BM25Retriever, DenseRetriever, Retriever, as_result
+from stopwise.models.chat_client import ChatClient
+from stopwise.models.chat_config import open_chat
 from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.models.encoders import Embeddings, Encoder
 from stopwise.signals.coverage import document_sentences
+from stopwise.signals.coverage_llm import LLMCoverage
 from stopwise.signals.table import SignalInfo
 from stopwise.signals.tracker import SignalConfig, SignalTracker, document_text
 
 EMBEDDINGS = "embeddings.sqlite"  # of the corpus's texts, while collecting
+COST = "llm_cost.json"  # what the language model cost, by purpose; summed over resumed calls
 INDEX = "index"  # folder of the dense index, while collecting
 POOL_SIZE = 2000  # queries that the random rethinker draws from
 
@@ -71,6 +80,8 @@ class Worker:
         else:
             assert self._network is not None
             self._retriever = DenseRetriever.load(out / INDEX, documents, self._network, config.backend)
+        self._spent = read_json(out / COST) if (out / COST).exists() else None  # by earlier calls
+        self._cost = out / COST
         self._prepared = frozenset(texts_of_corpus(documents)) if self._control.embeds else frozenset[str]()
         self._stored = None
         if self._control.embeds and self._network is not None:
@@ -78,6 +89,15 @@ class Worker:
 
     def run(self, number: int) -> None:
         """Run one group and write its part."""
+        try:
+            self._run(number)
+        finally:  # what a failed group has spent is spent
+            client = self._control.client
+            if client is not None:
+                report = {"model": client.id, **client.ledger.report()}
+                write_json(self._cost, report if self._spent is None else add_reports(self._spent, report))
+
+    def _run(self, number: int) -> None:
         encoder = self._group_encoder()
         retriever = self._retriever
         if isinstance(retriever, DenseRetriever) and encoder is not None:
@@ -88,7 +108,7 @@ class Worker:
             if self._config.controller is not None:
                 run_id = f"{self._config.dataset}/{job.kind}/{job.query.id}/{job.run_id}"
                 overseer = self._control.overseer(job.query, run_id, job.kind, encoder)
-            runs.append(scripted_run(KINDS[job.kind], job.query, self._reader, job.run_id, self._loop, overseer))
+            runs.append(self._control.run(job, self._reader, self._loop, overseer))
         if self._config.branch is not None:
             rethinker = self._control.rethinker
             trajectories, outcomes = branch(runs, retriever, self._config.k, rethinker, self._config.branch)
@@ -146,7 +166,9 @@ class Control:
         from stopwise.signals.definitions import BY_NAME, with_prerequisites
 
         self._config = config
-        self.rethinker = make_rethinker(config.rethinker, Path(config.corpus), config.seed)
+        self.client = open_chat(config.llm) if config.llm is not None else None
+        self._coverage: LLMCoverage | None = None
+        self.rethinker = make_rethinker(config.rethinker, Path(config.corpus), config.seed, self.client)
         self.embeds = False  # whether its signals need an encoder
         choice = config.controller
         if choice is None:
@@ -164,7 +186,20 @@ class Control:
         self._signals = replace(self._info.config, signals=names)
         needs = {need for name in with_prerequisites(names) for need in BY_NAME[name].needs}
         judged = "Cov" in with_prerequisites(names) and self._signals.coverage_judge == "encoder"
+        if "Cov" in with_prerequisites(names) and self._signals.coverage_judge == "llm":
+            if self.client is None:
+                raise UsageError("llm: the policy's coverage is judged by a language model; name one")
+            self._coverage = LLMCoverage(self.client)
         self.embeds = judged or any(need.endswith("_embedding") for need in needs)
+
+    def run(self, job: Job, reader: Reader, loop: LoopConfig, overseer: ControllerOverseer | None) -> Run:
+        """A fresh run of the job's agent."""
+        chosen = next((react for react in self._config.react if react.name == job.kind), None)
+        if chosen is None:
+            return scripted_run(KINDS[job.kind], job.query, reader, job.run_id, loop, overseer)
+        assert self.client is not None
+        agent = ReactAgent(self.client, job.query.text, chosen, f"{job.kind}/{job.query.id}/{job.run_id}")
+        return Run(agent, job.query, job.run_id, loop, overseer)
 
     def overseer(self, query: Query, run_id: str, agent: str, encoder: Encoder | None) -> ControllerOverseer:
         """An overseer of one run."""
@@ -177,19 +212,41 @@ class Control:
             agent=agent,
             encoder=encoder if self.embeds else None,
             calibrations=calibrations,
+            judge=None if self._coverage is None else self._coverage(query.text, query.criteria),
         )
         session = ControlSession(self._controller.copy(), self._guards)
         minimum = self._config.controller.min_coverage
         return ControllerOverseer(session, tracker, self.rethinker, run_id, self._config.seed, minimum)
 
 
-def make_rethinker(choice: RethinkerChoice, corpus: Path, seed: int) -> Rethinker:
-    """The rethinker of a config; a random one draws from criteria of the corpus's questions."""
+def make_rethinker(choice: RethinkerChoice, corpus: Path, seed: int, client: ChatClient | None = None) -> Rethinker:
+    """The rethinker of a config; a random one draws from criteria of the corpus's questions.
+
+    Raises:
+        UsageError: a language model is to rethink, and none is there.
+    """
     if choice.kind == "heuristic":
         return HeuristicRethinker(choice.quality, choice.harm, seed)
+    if choice.kind == "llm":
+        if client is None:
+            raise UsageError("rethinker.kind llm: there is no language model; name one under `llm`")
+        return LLMRethinker(client)
     queries = sample_queries(read_queries(corpus), POOL_SIZE)
     pool = tuple(dict.fromkeys(text for query in queries for text in criteria_of(query)))[:POOL_SIZE]
     return RandomRethinker(pool, seed, choice.redirects)
+
+
+def add_reports(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Two bills of one model as one: numbers are summed, at any depth."""
+    merged = dict(one)
+    for key, value in other.items():
+        if isinstance(value, dict):
+            merged[key] = add_reports(merged.get(key, {}), value)
+        elif isinstance(value, str):
+            merged[key] = value
+        else:
+            merged[key] = merged.get(key, 0) + value
+    return merged
 
 
 def trajectories_part(parts: Path, number: int) -> Path:

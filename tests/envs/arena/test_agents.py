@@ -6,7 +6,7 @@ import pytest
 
 from stopwise.data.corpus import Query
 from stopwise.data.records import Document, Step
-from stopwise.envs.arena.agents import ScriptedAgent
+from stopwise.envs.arena.agents import ScriptedAgent, Turn
 from stopwise.envs.arena.chance import Chance
 from stopwise.envs.arena.kinds import KINDS, AgentKind, Temper
 from stopwise.envs.arena.puzzle import WorldReader, puzzle_of
@@ -152,7 +152,7 @@ def test_an_obedient_agent_leaves_its_loop(mini_query: Query, mini_reader: World
         for _ in range(4):
             agent.turn()
             agent.observe(results("other"))
-        agent.intervene(["bees"], results("bees"), redirects=True)
+        agent.intervene(Turn("search", "", ("bees",)), results("bees"))
     assert (stubborn.mode, obedient.mode) == ("loop", "explore")
 
 
@@ -161,7 +161,7 @@ def test_an_injected_search_uses_up_no_patience(mini_query: Query, mini_reader: 
     for _ in range(3):
         agent.turn()
         agent.observe(results("other"))
-    agent.intervene(["x"], results("other"), redirects=False)
+    agent.intervene(Turn("search", "", ("x",)), results("other"), redirects=False)
     assert agent.turn().kind == "search"
     agent.observe(results("other"))
     assert agent.turn().kind == "answer"

@@ -43,7 +43,7 @@ class Toy:
     def send_on(self) -> None:
         raise AssertionError("nobody refuses")
 
-    def intervene(self, queries: Sequence[str], documents: Sequence[Document], *, redirects: bool) -> None:
+    def intervene(self, turn: Turn, documents: Sequence[Document], redirects: bool = True) -> None:
         self.observe(documents)
         self._hit = HIT_AFTER if redirects else self._hit
 

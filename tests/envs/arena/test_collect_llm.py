@@ -1,0 +1,109 @@
+import json
+from dataclasses import replace
+
+import pytest
+
+from stopwise.data.errors import UsageError
+from stopwise.data.store import read_trajectories
+from stopwise.data.world.generate import WorldConfig, write_world
+from stopwise.envs.arena.collect import collect
+from stopwise.envs.arena.collection import CollectConfig, ControllerChoice, RethinkerChoice
+from stopwise.envs.arena.react_agent import ReactConfig
+from stopwise.envs.arena.worker import add_reports
+from stopwise.models.chat_config import ChatConfig
+from stopwise.models.endpoints import Endpoint, Patience
+from stopwise.models.ledger import Budget, BudgetSpent, Prices
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("collect") / "world"
+    write_world(folder, WorldConfig(documents=900, questions=40, seed=1))
+    return str(folder)
+
+
+@pytest.fixture
+def config(corpus, server, tmp_path):
+    def answer(body):
+        """Searches twice, rethinks, judges."""
+        text = body["messages"][-1]["content"]
+        if "Its recent steps" in text or "You are its critic" in text:
+            return json.dumps({"critique": "Too narrow.", "query": f"something else {len(text)}"})
+        if "You keep the books" in text:
+            return json.dumps({"statuses": [{"number": 1, "status": "partial"}], "add": [], "remove": []})
+        if "Now stop searching" in text:
+            return "Answer: no candidate"
+        return f"I look.\nSearch: town {len(body['messages'])}" if len(body["messages"]) < 6 else "Answer: Alba"
+
+    server.otherwise = answer
+    endpoint = Endpoint(server.url, "m", patience=Patience(attempts=1), prices=Prices(prompt=1e6))
+    return CollectConfig(
+        corpus,
+        agents=("react",),
+        react=(ReactConfig(),),
+        llm=ChatConfig(endpoint=endpoint, cache=str(tmp_path / "replies.sqlite")),
+        questions=3,
+        retriever="bm25",
+        group=1,
+    )
+
+
+def _runs(folder):
+    return list(read_trajectories(folder / "trajectories.parquet"))
+
+
+def test_an_llm_agent_is_collected_as_any_other(config, word_encoder, server, tmp_path):
+    told = collect(config, tmp_path / "out", word_encoder)
+    runs = _runs(tmp_path / "out")
+    assert [run.agent for run in runs] == ["react"] * 3
+    assert all(run.answer == "Alba" and len(run.search_steps) == 2 for run in runs)
+    assert all(run.search_steps[0].documents for run in runs)
+    assert told["llm"]["operation"]["agent"]["calls"] == 9
+    assert told["llm"]["operation"]["agent"]["money"] == 90
+    assert told["llm"]["evaluation"]["reader"]["calls"] == 6
+    calls = len(server.requests)
+    again = collect(config, tmp_path / "again", word_encoder)
+    assert _runs(tmp_path / "again") == runs
+    assert len(server.requests) == calls
+    assert again["llm"]["operation"]["total"]["money"] == 0
+    assert again["llm"]["operation"]["total"]["saved_money"] == 90
+
+
+def test_a_spent_budget_loses_no_finished_run_and_is_resumed_with_a_larger_one(config, word_encoder, tmp_path):
+    tight = replace(config, llm=replace(config.llm, budget=Budget(calls=7)))
+    with pytest.raises(BudgetSpent, match=r"with a larger budget\.calls the same command goes on"):
+        collect(tight, tmp_path / "out", word_encoder)
+    assert len(list((tmp_path / "out" / "parts").glob("*.parquet"))) == 1
+    told = collect(config, tmp_path / "out", word_encoder)
+    assert len(_runs(tmp_path / "out")) == 3
+    # every paid call stands in the bill, with those of the group that was not finished
+    assert told["llm"]["operation"]["agent"]["calls"] + told["llm"]["evaluation"]["reader"]["calls"] == 15
+    assert told["llm"]["model"].startswith("m@http://127.0.0.1")
+
+
+def test_rethinker_and_judge_are_driven_by_it_too(config, word_encoder, tmp_path):
+    controller = ControllerChoice("random", params={"stop": 0, "intervene": 0.5}, coverage_judge="llm", min_coverage=0)
+    asked = replace(config, controller=controller, rethinker=RethinkerChoice("llm"), agents=("quitter",), questions=1)
+    told = collect(asked, tmp_path / "out", word_encoder)
+    (run,) = _runs(tmp_path / "out")
+    assert any(step.thought == "Too narrow." for step in run.search_steps)
+    assert told["llm"]["operation"]["rethinker"]["calls"] >= 1
+    judged = told["llm"]["operation"]["coverage"]  # equal results for an equal state are one call
+    assert judged["calls"] + judged["from_cache"] == sum(bool(step.documents) for step in run.search_steps)
+
+
+def test_what_cannot_be_run_is_refused(config):
+    with pytest.raises(UsageError, match="llm: is needed by an agent"):
+        replace(config, llm=None)
+    with pytest.raises(UsageError, match="workers: one process keeps to the budget"):
+        replace(config, workers=2)
+    with pytest.raises(UsageError, match="a name is taken twice"):
+        replace(config, react=(ReactConfig("chaser"),), agents=("chaser",))
+    with pytest.raises(UsageError, match=r"expected some of chaser, .*, react"):
+        replace(config, agents=("other",))
+
+
+def test_bills_are_added():
+    one = {"model": "m", "operation": {"agent": {"calls": 1}}}
+    other = {"model": "m", "operation": {"agent": {"calls": 2}, "controller": {"calls": 5}}}
+    assert add_reports(one, other) == {"model": "m", "operation": {"agent": {"calls": 3}, "controller": {"calls": 5}}}
