@@ -55,7 +55,8 @@ def main() -> None:
     if args.json:
         print(json.dumps(result, indent=1))
         return
-    print(f"{'sample':24} {'MB/s':>8} {'json.loads':>11} {'ratio':>6}")
+    if result["rates"]:
+        print(f"{'sample':24} {'MB/s':>8} {'json.loads':>11} {'ratio':>6}")
     for row in result["rates"]:
         print(f"{row['sample']:24} {row['mb_s']:8.1f} {row['json_loads_mb_s']:11.1f} {row['ratio']:6.2f}")
     for row in result["memory"]:
