@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopwise.data.corpus import Query, read_corpus, read_queries
-from stopwise.data.files import write_json
+from stopwise.data.files import sha256_file, write_json
 from stopwise.data.records import Action, Step, Trajectory
 from stopwise.envs.arena.agents import ScriptedAgent
 from stopwise.envs.arena.branching import recall
@@ -48,6 +48,8 @@ ARMS = (
     Arm("two interventions, then stop", 2),
     Arm("four interventions, then stop", 4),
     Arm("unlimited interventions", UNLIMITED),
+    Arm("two random queries, then stop", 2, "random"),
+    Arm("two random queries, told to change course, then stop", 2, "random+redirect"),
     Arm("unlimited random queries", UNLIMITED, "random"),
     Arm("unlimited random queries, told to change course", UNLIMITED, "random+redirect"),
 )
@@ -161,6 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(describe(rows[-1]), file=sys.stderr, flush=True)
     result = {
         "command": ["python", "benchmarks/interventions.py", *(arguments or sys.argv[1:])],
+        "sha256": {name: sha256_file(options.world / name) for name in ("corpus.jsonl", "queries.jsonl")},
         "questions": len(queries),
         "kinds": options.kinds,
         "retriever": retriever.id,

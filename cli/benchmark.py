@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from stopwise.cli.interventions import RetrieveChoice, make_intervention
 from stopwise.cli.output import print_json, say, signals_path
 from stopwise.controllers.base import check_number
 from stopwise.controllers.guards import Guards
@@ -33,7 +34,10 @@ class BenchmarkConfig:
     signals: str  # signal table, or "samples"; in the arena it says how signals are computed
     controllers: tuple[ControllerChoice, ...]
     split: Literal["train", "val", "cal", "test", "all"] = "test"
-    intervention: str = "forbidden"
+    intervention: Literal["forbidden", "noop", "uplift", "logged", "retrieve"] = "forbidden"
+    uplift: str | None = None  # intervention uplift: run folder of `stopwise train configs/uplift.yaml`
+    branches: str | None = None  # intervention logged: file of `stopwise collect --branch`, or "samples"
+    retrieve: RetrieveChoice | None = None  # intervention retrieve: corpus, logs, rethinker
     reward: Reward = Reward()
     guards: Guards = Guards()  # of rules; a policy brings its own
     margin: float = 0.01  # recall that a controller may lose and still count as not inferior
@@ -90,22 +94,24 @@ def run(args: argparse.Namespace) -> int:
         print_table(result)
         for kind, rows in result.get("by_agent", {}).items():
             print_table(result | {"rows": rows, "questions": rows[0].get("questions", 0), "runs": kind})
+        explain()
         say(f"result in {args.out / 'result.json'}")
     return 0
 
 
 def _run_replay(config: BenchmarkConfig, table: Any) -> dict[str, Any]:
     """Every controller over logged runs."""
-    from stopwise.envs.interventions import intervention_model
     from stopwise.envs.replay import ReplayEnv
     from stopwise.evaluation.benchmark import benchmark
-    from stopwise.signals.features import FeatureSpec
 
     if any(choice.rethinker is not None for choice in config.controllers):
         raise UsageError("controllers: a rethinker searches in the arena only; leave it out, or add `arena`")
     part = table if config.split == "all" else table.split(config.split)
     arms = make_arms(config, table)
-    env = ReplayEnv(part, FeatureSpec(()), reward=config.reward, intervention=intervention_model(config.intervention))
+    model, features = make_intervention(
+        config.intervention, config.uplift, config.branches, config.retrieve, table.info
+    )
+    env = ReplayEnv(part, features, reward=config.reward, intervention=model)
     rows = benchmark(env, arms, seed=config.seed, margin=config.margin, privileged=config.privileged)
     return {
         "rows": rows,
@@ -202,7 +208,6 @@ def make_arms(config: BenchmarkConfig, table: Any) -> list[Any]:
 def _matched(config: BenchmarkConfig, table: Any, reference: Any, name: str) -> Any:
     """A random controller that makes as many searches on validation questions as the reference, if that can be told."""
     from stopwise.controllers.baselines import Random
-    from stopwise.envs.interventions import intervention_model
     from stopwise.envs.replay import ReplayEnv
     from stopwise.evaluation.benchmark import Arm, matched_stop_rate, missing_signal
     from stopwise.evaluation.rollout import rollout
@@ -214,9 +219,8 @@ def _matched(config: BenchmarkConfig, table: Any, reference: Any, name: str) -> 
         return Arm(name, Random(), config.guards, not_applicable=f"{reference.name} is not applicable: {reason}")
     if not len(validation.values):
         return Arm(name, Random(), config.guards, not_applicable="no validation run to match the rate on")
-    env = ReplayEnv(
-        validation, FeatureSpec(()), reward=config.reward, intervention=intervention_model(config.intervention)
-    )
+    # matched on stopping alone: a random controller does not intervene
+    env = ReplayEnv(validation, FeatureSpec(()), reward=config.reward)
     outcomes = rollout(env, reference.controller, reference.guards, seed=config.seed)
     searches = sum(run.searches for run in outcomes) / len(outcomes)
     return Arm(name, Random(stop=matched_stop_rate(validation.lengths, searches, config.guards)), config.guards)
@@ -237,8 +241,9 @@ def print_table(result: Mapping[str, Any]) -> None:
         "accuracy", "ms",
         title=title,
     )  # fmt: skip
-    for column in table.columns:
-        column.no_wrap = True
+    for number, column in enumerate(table.columns):
+        column.no_wrap = number not in (0, 4)  # names and reasons may be long
+    table.columns[0].min_width, table.columns[4].min_width = 20, 24
     for row in rows:
         if "not_applicable" in row:
             table.add_row(row["controller"], "not applicable", "", "", row["not_applicable"])
@@ -262,7 +267,11 @@ def print_table(result: Mapping[str, Any]) -> None:
             _accuracy(row),
             _show(row["milliseconds_a_decision"], 2),
         )
-    Console(width=max(Console().width, 140)).print(table)
+    Console(width=max(Console().width, 150)).print(table)
+
+
+def explain() -> None:
+    """What the columns are, on stderr."""
     say(
         "difference: recall against never_stop, paired by question; nudges: interventions a run; accuracy: of runs "
         "that end by an answer, where the answer at every stop is known; ms: a decision"

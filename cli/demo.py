@@ -5,11 +5,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from stopwise.cli.output import SAMPLES, Progress, print_json, sample_file, say, signals_path
+from stopwise.cli.output import SAMPLES, Progress, logs_path, print_json, say, signals_path
 
 TOLERANCE = 1e-3  # of a recomputed value: embeddings are rounded to float16, and batches differ between machines
 FLIPS = 0.01  # share of steps at which a thresholded signal (SE, Cov) may lie on the other side of its threshold
 PART = 10  # every tenth run is computed anew
+QUESTIONS = 100  # of the samples, for time: the whole takes three times as long
 POLICIES = ("fixed_budget", "step_index", "heuristic", "ds_mcm", "logistic")
 
 
@@ -36,26 +37,26 @@ def run(args: argparse.Namespace) -> int:
     out.mkdir(parents=True, exist_ok=True)
     # with --json, what the commands print for people goes to stderr
     with contextlib.redirect_stdout(sys.stderr) if args.json else contextlib.nullcontext():
-        _title("1. signals", f"every {PART}th sample run computed anew")
-        checked = recompute(out / "embeddings.sqlite")
+        cache = str(out / "embeddings.sqlite")
+        signals, logs = take_part(out)
+        _title("1. signals", f"every {PART}th of these runs computed anew")
+        checked = recompute(signals, logs, Path(cache))
         print_check(checked)
         _title("2. analyze", "how well does each signal tell the steps that bring new evidence?")
-        _command("analyze", SAMPLES, "--out", str(out / "analysis.json"))
+        _command("analyze", str(signals), "--out", str(out / "analysis.json"))
         _title("3. train", "weights from training questions, choices from validation questions")
         for name in POLICIES:
-            _command("train", str(_config(f"{name}.yaml")), "--out", str(out / "runs" / name))
+            config = str(_config(f"{name}.yaml"))
+            _command("train", config, f"signals={signals}", "--out", str(out / "runs" / name))
         _title("4. benchmark", "on test questions that nothing above has seen")
         config = out / "benchmark.yaml"
         config.write_text(_config("benchmark.yaml").read_text().replace("runs/", f"{out / 'runs'}/"), encoding="utf-8")
-        _command("benchmark", str(config), "--out", str(out / "benchmark"))
+        _command("benchmark", str(config), f"signals={signals}", "--out", str(out / "benchmark"))
         _title("5. export", "a policy package for the live agent")
         package = out / "policy"
         _command("export", str(out / "runs" / "logistic"), "--out", str(package), "--benchmark", str(out / "benchmark"))
-        _title("6. replay", "the package over sample logs, signals computed anew")
-        part = _write_part(out / "part.parquet")
-        decisions = out / "decisions.jsonl"
-        cache = str(out / "embeddings.sqlite")
-        _command("replay", str(package), str(part), "--out", str(decisions), "--cache", cache)
+        _title("6. replay", f"the package over every {PART}th run, signals computed anew")
+        _command("replay", str(package), str(logs), "--out", str(out / "decisions.jsonl"), "--cache", cache)
     files = [
         str(out / name) for name in ("analysis.json", "runs", "benchmark/result.json", "policy", "decisions.jsonl")
     ]
@@ -67,8 +68,30 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def recompute(cache: Path) -> dict[str, Any]:
-    """Compute every tenth run of the samples anew and compare with the shipped table.
+def take_part(out: Path) -> tuple[Path, Path]:
+    """Write the demo's part of the samples: the signals of its questions' runs, and the logs of every tenth run.
+
+    The questions are those with the lowest salted hashes, so that every split has its share.
+    """
+    import hashlib
+
+    from stopwise.data.store import read_trajectories, write_trajectories
+    from stopwise.signals.table import read_table, write_table
+
+    table = read_table(signals_path(SAMPLES))
+    names = {episode.question_id for episode in table.episodes}
+    chosen = set(sorted(names, key=lambda name: hashlib.sha256(f"demo/{name}".encode()).digest())[:QUESTIONS])
+    indices = [index for index, episode in enumerate(table.episodes) if episode.question_id in chosen]
+    signals, logs = out / "signals.parquet", out / "logs.parquet"
+    write_table(signals, table.select(indices))
+    tenth = {table.episodes[index].id for index in indices[::PART]}
+    write_trajectories(logs, (run for run in read_trajectories(logs_path(SAMPLES)) if run.id in tenth))
+    print(f"sample logs: {len(table)} runs on {len(names)} questions; this demo uses {len(indices)} on {len(chosen)}")
+    return signals, logs
+
+
+def recompute(signals: Path, logs: Path, cache: Path) -> dict[str, Any]:
+    """Compute the signals of some runs anew and compare them with the shipped ones.
 
     Raises:
         DataError: they differ by more than rounding explains.
@@ -80,15 +103,12 @@ def recompute(cache: Path) -> dict[str, Any]:
     from stopwise.signals.compute import run_signals, texts_of
     from stopwise.signals.table import read_table
 
-    table = read_table(signals_path(SAMPLES))
+    table = read_table(signals)
     encoder = CachedEncoder(SentenceTransformerEncoder(), cache)
     if encoder.id != table.info.encoder:
         raise DataError(f"samples: made with encoder {table.info.encoder}, found {encoder.id}")
-    runs = [
-        (index, run)
-        for index, run in enumerate(read_trajectories(sample_file("trajectories.parquet")))
-        if index % PART == 0
-    ]
+    place = {episode.id: index for index, episode in enumerate(table.episodes)}
+    runs = [(place[run.id], run) for run in read_trajectories(logs)]
     config = table.info.config
     progress = Progress()
     texts = (text for _, run in runs for text in texts_of(run, config))
@@ -130,19 +150,11 @@ def print_check(checked: dict[str, Any]) -> None:
     )
 
 
-def _write_part(path: Path) -> Path:
-    from itertools import islice
-
-    from stopwise.data.store import read_trajectories, write_trajectories
-
-    write_trajectories(path, islice(read_trajectories(sample_file("trajectories.parquet")), 0, None, PART))
-    return path
-
-
 def _config(name: str) -> Path:
-    from importlib.resources import files
+    import stopwise.data
 
-    return Path(str(files("stopwise.configs") / name))
+    # beside the other stage folders; importlib.resources fails on the config folder of an editable install
+    return Path(stopwise.data.__file__).parents[1] / "configs" / name
 
 
 def _command(*words: str) -> None:

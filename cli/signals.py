@@ -30,9 +30,31 @@ def add_parser(subparsers: Any) -> None:
         "--pairing", choices=("read_docs", "same_step"), default="read_docs", help="which SE a thought's RE goes with"
     )
     parser.add_argument(
-        "--cov-judge", choices=("encoder", "gold"), default="encoder", help="who judges coverage; gold is privileged"
+        "--cov-judge",
+        choices=("encoder", "llm", "gold"),
+        default="encoder",
+        help="who judges coverage; llm needs --llm, gold is privileged",
+    )
+    parser.add_argument("--llm", type=Path, metavar="FILE", help="config of the language model, as configs/llm.yaml")
+    parser.add_argument(
+        "--dynamic-criteria",
+        action="store_true",
+        help="where runs hold no criteria, let the judge llm infer them and change them as documents come in "
+        "(default: those that the question states)",
     )
     parser.add_argument("--privileged", action="store_true", help="allow --cov-judge gold: it all but equals the label")
+    parser.add_argument(
+        "--score-reasoning",
+        metavar="M",
+        help="compute RE by scoring the logged thoughts with language model M (SmolLM2-135M-Instruct, a Hugging Face "
+        "id or a folder) in place of logged log-probabilities; resumable, marked scored:M",
+    )
+    parser.add_argument(
+        "--score-window",
+        type=int,
+        metavar="N",
+        help="characters of a run that M reads at most (default: 16000); smaller for models with a small context",
+    )
     parser.add_argument("--cache", type=Path, metavar="FILE", help="embedding cache (default: below ~/.cache/stopwise)")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
     parser.set_defaults(run=run)
@@ -53,29 +75,45 @@ def run(args: argparse.Namespace) -> int:
         )
     if args.se_cut is not None and not 0 <= args.se_cut <= 2:
         raise UsageError(f"--se-cut {args.se_cut}; expected a cosine distance from 0 to 2")
+    if (args.llm is not None or args.dynamic_criteria) and args.cov_judge != "llm":
+        raise UsageError("--llm and --dynamic-criteria: go with --cov-judge llm")
+    if args.score_window is not None and args.score_reasoning is None:
+        raise UsageError("--score-window: goes with --score-reasoning M")
     if args.out.is_dir():
         raise UsageError(f"--out {args.out}: is a folder; expected a file to write; name a file")
     logs = logs_path(args.logs)
     count = count_trajectories(logs)
     progress = Progress()
+    coverage = make_coverage(args.llm, args.dynamic_criteria) if args.cov_judge == "llm" else None
     config = SignalConfig(
         signals=names,
         se=args.se,
         se_cut=DEFAULT_CUT if args.se_cut is None else args.se_cut,
         pairing=args.pairing,
         coverage_judge=args.cov_judge,
+        coverage_model=None if coverage is None else coverage.id,
     )
+    scorer = make_scorer(args.score_reasoning, args.score_window) if args.score_reasoning is not None else None
+
+    def read() -> Any:
+        runs = read_trajectories(logs)
+        report = lambda what, done, total: progress(what, done, count)  # noqa: E731
+        return runs if scorer is None else scorer.score(runs, report)
+
     table = compute_table(
-        lambda: read_trajectories(logs),
+        read,
         config,
         make_encoder(names, args.encoder, args.cache),
         fit_se_cut=args.se_cut is None,
+        make_judge=coverage,
         logs_sha256=sha256_file(logs),
         progress=lambda what, done, total: progress(what, done, count if total is None else total),
     )
     write_table(args.out, table)
     summary = summarise(table)
     result = {"signals": summary, **describe(table), "out": str(args.out)}
+    if coverage is not None:
+        result["llm"] = coverage.report()
     if args.json:
         print_json(result)
     else:
@@ -92,6 +130,27 @@ def make_encoder(names: tuple[str, ...], model: str | None, cache: Path | None) 
     if not any(need.endswith("_embedding") for name in with_prerequisites(names) for need in BY_NAME[name].needs):
         return None
     return CachedEncoder(SentenceTransformerEncoder(model or MINILM), cache)
+
+
+def make_scorer(model: str, window: int | None = None) -> Any:
+    """Scores reasoning with a local language model that reads at most `window` characters; cached by content."""
+    from stopwise.models.local_lm import LocalLM
+    from stopwise.models.transcript import WINDOW, Window
+    from stopwise.signals.scored_reasoning import ReasoningScorer
+
+    shown = WINDOW if window is None else Window(conversation=window)
+    return ReasoningScorer(LocalLM(model), window=shown)
+
+
+def make_coverage(config: Path | None, dynamic: bool) -> Any:
+    """Coverage by the language model of a config file."""
+    from stopwise.data.config import load_config
+    from stopwise.models.chat_config import ChatConfig, open_chat
+    from stopwise.signals.coverage_llm import LLMCoverage
+
+    if config is None:
+        raise UsageError("--cov-judge llm: needs a language model; say --llm FILE, as configs/llm.yaml")
+    return LLMCoverage(open_chat(load_config(ChatConfig, config)), dynamic=dynamic)
 
 
 def summarise(table: Any) -> dict[str, Any]:
@@ -118,6 +177,7 @@ def describe(table: Any) -> dict[str, Any]:
         "with_gold": int(table.has_gold.sum()),
         "encoder": info.encoder,
         "coverage_judge": info.config.coverage_judge,
+        "coverage_model": info.config.coverage_model,
         "se_cut": info.config.se_cut,
         "fitted": list(info.fitted),
         "re_sources": list(info.re_sources),
@@ -137,6 +197,13 @@ def print_table(summary: dict[str, Any], result: dict[str, Any]) -> None:
         table.add_row(name, *figures, str(row["n"]), nulls)
     Console().print(table)
     fitted = ", ".join(result["fitted"]) or "nothing"
+    if "llm" in result:
+        bill = result["llm"]["cost"]["operation"]["total"]
+        say(
+            f"language model: {bill['calls']} calls, {bill['from_cache']} replies from the cache, "
+            f"{bill['prompt_tokens'] + bill['completion_tokens']} tokens, {bill['money']:.4f} money, "
+            f"{result['llm']['failed']} steps kept their coverage because of failures"
+        )
     say(f"{result['decision_points']} search steps of {result['trajectories']} runs; fitted: {fitted}; {result['out']}")
 
 

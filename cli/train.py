@@ -34,6 +34,8 @@ def run(args: argparse.Namespace) -> int:
 
     config = load_config(TrainConfig, args.config, args.overrides)
     path = signals_path(config.signals)
+    if config.kind == "uplift":
+        return _train_uplift(args, config, path)
     package, record = train(config, read_table(path))
     command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
     result = provenance(command, plain(config), {"signals": path}) | record
@@ -56,3 +58,38 @@ def run(args: argparse.Namespace) -> int:
 
 def _show(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3f}"
+
+
+def _train_uplift(args: argparse.Namespace, config: Any, path: Path) -> int:
+    """Fit the intervention model `uplift` and write its run."""
+    from dataclasses import asdict
+
+    from stopwise.data.config import plain, read_config, write_config
+    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.envs.uplift import write_fit
+    from stopwise.evaluation.record import provenance
+    from stopwise.signals.features import FeatureSpec, check_privilege
+    from stopwise.signals.table import read_table
+    from stopwise.train.train import default_features
+    from stopwise.train.uplift import UpliftOptions, fit_uplift
+
+    options = read_config(UpliftOptions, config.params, f"{args.config}: params")
+    table = read_table(path)
+    names = default_features(table, privileged=config.privileged) if config.features is None else config.features
+    spec = FeatureSpec(names)
+    check_privilege(spec, table.info.config, privileged=config.privileged)
+    fit = fit_uplift(table, spec, options)
+    command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
+    record = {"kind": "uplift", "interventions": fit.interventions, "productive": fit.productive, **asdict(options)}
+    result = provenance(command, plain(config), {"signals": path}) | record
+    with atomic_folder(args.out, mark="result.json") as folder:
+        write_fit(folder / "uplift.json", fit)
+        write_json(folder / "result.json", result)
+        write_config(folder / "config.yaml", config, command)
+    if args.json:
+        print_json(result | {"out": str(args.out)})
+    else:
+        share = fit.productive / fit.interventions
+        print(f"uplift: {fit.interventions} interventions, {share:.1%} productive within {fit.horizon} searches")
+        say(f"fit in {args.out / 'uplift.json'}")
+    return 0

@@ -32,9 +32,9 @@ class HeuristicParams:
 class Heuristic(Controller):
     """Patience rules.
 
-    A run is *stagnant* when few documents of the window were new and Cov did not rise in it. A stagnant run that
-    is covered, or that circles no longer after an intervention, or has used its patience, is stopped; another one is
-    nudged, or stopped where interventions are impossible. A run that has drifted is nudged.
+    A run is *stagnant* when few documents of the window were new, or its queries hardly moved, and Cov did not rise in
+    it. A stagnant run is nudged, as long as it has patience left; then, or once it is covered, or where interventions
+    are impossible, it is stopped. For a window after a nudge it is let alone. A run that has drifted is nudged.
     """
 
     kind: ClassVar[str] = "heuristic"
@@ -70,12 +70,15 @@ class Heuristic(Controller):
             return certain(Action.CONTINUE), None
         novelty = float(np.mean(known))
         gains = [row.values["coverage_gain"] for row in recent if "coverage_gain" in row.values]
-        if novelty <= params.nov_low and sum(gains) <= 0:
+        circles = self._mean(recent, "Div", missing=np.inf) <= params.div_low
+        if (novelty <= params.nov_low or circles) and sum(gains) <= 0:
             covered = observation.row.values.get("Cov", 0.0) >= params.cov_done
-            circles = self._mean(recent, "Div", missing=0.0) <= params.div_low
-            fresh = observation.interventions == 0
-            if can_nudge and not covered and observation.interventions < params.patience and (circles or fresh):
-                return certain(Action.INTERVENE), f"few new documents (Nov {novelty:.2f}) and no new coverage"
+            if not covered and observation.interventions < params.patience:
+                if can_nudge:
+                    return certain(Action.INTERVENE), f"stagnant: Nov {novelty:.2f} over {params.window} searches"
+                since = observation.since_intervention
+                if since is not None and since <= params.window:
+                    return certain(Action.CONTINUE), "the last intervention needs its time"
             return certain(Action.STOP), f"exhausted: Nov {novelty:.2f} over {params.window} searches"
         if can_nudge and max(row.values.get("Sim", 1.0) for row in recent) < params.sim_low:
             return certain(Action.INTERVENE), "the queries have drifted off the question"

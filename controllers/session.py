@@ -60,14 +60,19 @@ class ControlSession:
         spec = self.controller.features
         self._builder = FeatureBuilder(spec) if spec is not None else None
 
-    def decide(self, row: SignalRow, hindsight: Hindsight | None = None) -> Decision:
-        """Decide after a search step, and count."""
+    def decide(
+        self, row: SignalRow, hindsight: Hindsight | None = None, *, can_intervene: bool | None = None
+    ) -> Decision:
+        """Decide after a search step, and count; `can_intervene` may rule interventions out for this step alone."""
         started = time.perf_counter()
         counts = self.counts
         if self._since_intervention is not None:
             self._since_intervention += 1
         legal = self.guards.legal(
-            row.t, counts.interventions, self._since_intervention, can_intervene=self._can_intervene
+            row.t,
+            counts.interventions,
+            self._since_intervention,
+            can_intervene=self._can_intervene and can_intervene is not False,
         )
         try:
             observation = Observation(

@@ -2,6 +2,8 @@
 
 import operator
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import gymnasium
@@ -13,13 +15,60 @@ from stopwise.controllers.base import Hindsight
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Action
 from stopwise.envs.hindsight import hindsight_values
-from stopwise.envs.interventions import Forbidden, InterventionModel
+from stopwise.envs.interventions import End, Forbidden, InterventionModel, Place
 from stopwise.envs.rewards import Reward, run_values
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
 from stopwise.signals.table import SignalTable
 from stopwise.signals.tracker import SignalRow
 
 Vector = NDArray[np.float32]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class RunEnd:
+    """What a replayed run came to; NaN where unknown."""
+
+    stopped_at: int | None  # search step after which it was stopped; None: it ran to its own end
+    recall: float
+    documents_seen: float
+    relevant_seen: float
+    correct: float  # exact only: the run's own answer at its end, or a probed prefix
+    visible: float  # proxy: the reference answer stands in what was seen
+    cut: bool  # ran on to a log that was cut, or does not say how it ended
+
+
+def end_of_log(table: SignalTable, episode: int) -> RunEnd:
+    """The end of a run that nobody stopped."""
+    run = table.episodes[episode]
+    answered = run.ended_by == "answer"
+    correct = run.correct if answered else float("nan")
+    return RunEnd(None, run.final_recall, run.final_seen, run.final_relevant, correct, run.final_visible, not answered)
+
+
+@dataclass(frozen=True)
+class _Course:
+    """Runs as they lie ahead: a table with what the environment looks up in it."""
+
+    table: SignalTable
+    features: Floats  # (N, F), NaN for null
+    recall: Floats  # (N,), 0 without gold
+    gain_next: Floats  # (N,)
+    stop_value: Floats  # (N,)
+    end_value: Floats  # (E,)
+    reward: Reward
+
+    @classmethod
+    def of(cls, table: SignalTable, features: FeatureSpec, reward: Reward) -> "_Course":
+        values = run_values(table, reward)
+        recall = np.nan_to_num(table.label("recall"))
+        built = build_features(table, features)
+        return cls(table, built, recall, values.gain_next, values.stop_value, values.end_value, reward)
+
+    @cached_property
+    def hindsight(self) -> tuple[Floats, Floats]:
+        """Values of stopping and continuing in hindsight, shape (N,) each."""
+        return hindsight_values(self.table, self.reward)
 
 
 class ReplayEnv(gymnasium.Env[Vector, np.int64]):
@@ -68,9 +117,8 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         self.table = table
         self.reward = reward
         self.intervention = intervention
-        self._features = build_features(table, features)
-        self._values = run_values(table, reward)
-        self._hindsight = hindsight_values(table, reward)
+        self._spec = features
+        self._log = _Course.of(table, features, reward)
         self.action_space = Discrete(3)
         self.observation_space = Box(-np.inf, np.inf, (2 * len(features) + 2,), np.float32)
         self._row: int | None = None
@@ -83,15 +131,20 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
     @property
     def signal_row(self) -> SignalRow:
         """The signals of the current step, for controllers of this package; a copy."""
-        return self.table.row(self._current)
+        return self._course.table.row(self._current)
+
+    @property
+    def can_intervene(self) -> bool:
+        """Whether intervening has an outcome at the current step."""
+        return self.intervention.available and self.intervention.allows(self._place)
 
     @property
     def hindsight(self) -> Hindsight:
         """What privileged controllers may know at the current step; NaN in a run whose gold is unknown."""
         row = self._current
-        if not self.table.has_gold[self._episode]:
+        if not self._course.table.has_gold[self._index]:
             return Hindsight(float("nan"), float("nan"))
-        stop, going_on = self._hindsight
+        stop, going_on = self._course.hindsight
         return Hindsight(float(stop[row]), float(going_on[row]))
 
     def reset(
@@ -109,9 +162,10 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         known = isinstance(chosen, int | np.integer) and 0 <= chosen < len(self.table)
         if not known or self.table.lengths[chosen] == 0:
             raise UsageError(f"replay: episode {chosen!r} does not exist or has no search step")
-        self._episode = int(chosen)
-        self._row = int(self.table.offsets[self._episode])
-        self._searches = 1
+        self._course = self._log
+        self._index = int(chosen)
+        self._row = int(self.table.offsets[self._index])
+        self._searches: float = 1
         self._interventions = 0
         self._since: int | None = None
         return self._observe(), self._info({}, None, None)
@@ -127,35 +181,90 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
             done = Action(operator.index(action))
         except (TypeError, ValueError):
             raise UsageError(f"replay: action {action!r}; expected 0 (continue), 1 (intervene) or 2 (stop)") from None
-        if done is Action.INTERVENE and not self.intervention.available:
+        if done is Action.INTERVENE and not self.can_intervene:
             done = Action.CONTINUE
         terms = {"controller": -self.reward.controller}
         ended_by: str | None = None
+        if done is Action.INTERVENE:
+            terms["intervention"] = -self.reward.intervention
+            self._interventions += 1
+            self._since = 0
         if done is Action.STOP:
-            terms["correct"] = float(self._values.stop_value[row])
+            terms["correct"] = float(self._course.stop_value[row])
             ended_by = "stop"
+            self.end = self._end_at(row, stopped=True)
         else:
-            if done is Action.INTERVENE:
-                self._interventions += 1
-                self._since = 0
-                terms["intervention"] = -self.reward.intervention
-            terms["recall"] = self.reward.recall * float(self._values.gain_next[row])
-            if row + 1 < self.table.offsets[self._episode + 1]:
-                self._row = row + 1
-                self._searches += 1
-                if self._since is not None:
-                    self._since += 1
-                terms["search"] = -self.reward.search
+            effect = self.intervention.intervene(self._place, self.np_random) if done is Action.INTERVENE else None
+            if effect is None:
+                ended_by = self._go_on(row, terms)
+            elif effect.end is not None:
+                ended_by = self._end_by(row, effect.end, terms)
             else:
-                ended_by = self.table.episodes[self._episode].ended_by
-                terms["correct"] = float(self._values.end_value[self._episode])
-        terminated = ended_by in ("stop", "answer")
+                self._move(row, effect.row, effect.table, terms)
+        terminated = ended_by in ("stop", "answer", "branch")
         truncated = ended_by is not None and not terminated
         observation = self._observe()
         info = self._info(terms, done, ended_by)
         if ended_by is not None:
             self._row = None
         return observation, float(sum(terms.values())), terminated, truncated, info
+
+    def _go_on(self, row: int, terms: dict[str, float]) -> str | None:
+        """The log's next search step, or past the last one the run's own end; returns what ended it."""
+        course = self._course
+        terms["recall"] = self.reward.recall * float(course.gain_next[row])
+        if row + 1 < course.table.offsets[self._index + 1]:
+            self._row = row + 1
+            self._searched(terms)
+            return None
+        terms["correct"] = float(course.end_value[self._index])
+        self.end = self._end_at(row, stopped=False)
+        return course.table.episodes[self._index].ended_by
+
+    def _move(self, row: int, target: int, table: SignalTable | None, terms: dict[str, float]) -> None:
+        """Where an intervention has led: another row, or a rewritten run."""
+        before = self._course.recall[row]
+        if table is not None:
+            self._course, self._index = _Course.of(table, self._spec, self.reward), 0
+        self._row = target
+        terms["recall"] = self.reward.recall * float(self._course.recall[target] - before)
+        self._searched(terms)
+
+    def _end_by(self, row: int, end: End, terms: dict[str, float]) -> str:
+        """An intervention that ends the run as its branches ended."""
+        terms["recall"] = self.reward.recall * float(np.nan_to_num(end.recall_gain))
+        terms["search"] = -self.reward.search * end.searches
+        terms["correct"] = self.reward.correct * float(np.nan_to_num(end.correct))
+        self._searches += end.searches
+        recall = float(self._course.table.label("recall")[row]) + end.recall_gain
+        nan = float("nan")
+        self.end = RunEnd(None, recall, nan, nan, end.correct, nan, cut=False)
+        return "branch"
+
+    def _searched(self, terms: dict[str, float]) -> None:
+        self._searches += 1
+        if self._since is not None:
+            self._since += 1
+        terms["search"] = -self.reward.search
+
+    def _end_at(self, row: int, *, stopped: bool) -> "RunEnd":
+        table = self._course.table
+        if not stopped:
+            return end_of_log(table, self._index)
+        recall = float(table.label("recall")[row])
+        return RunEnd(
+            stopped_at=int(table.turns[row]),
+            recall=recall,
+            documents_seen=float(table.label("documents_seen")[row]),
+            relevant_seen=recall * table.episodes[self._index].gold,
+            correct=float(table.label("probe_correct")[row]),
+            visible=float(table.label("answer_visible")[row]),
+            cut=False,
+        )
+
+    @property
+    def _place(self) -> Place:
+        return Place(self._course.table, self._index, self._current, self._course.features[self._current])
 
     @property
     def _current(self) -> int:
@@ -164,22 +273,24 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         return self._row
 
     def _observe(self) -> Vector:
-        features = self._features[self._current]
+        features = self._course.features[self._current]
         there = ~np.isnan(features)
         state = [float(self._interventions), float(self._since or 0)]
         return np.concatenate([np.where(there, features, 0.0), there, state]).astype(np.float32)
 
     def _info(self, terms: Mapping[str, float], done: Action | None, ended_by: str | None) -> dict[str, Any]:
-        episode = self.table.episodes[self._episode]
+        table = self._course.table
+        episode = table.episodes[self._index]
+        available = self.can_intervene if ended_by is None else self.intervention.available
         return {
             "trajectory": episode.id,
             "question": episode.question_id,
-            "t": int(self.table.turns[self._current]),
+            "t": int(table.turns[self._current]),
             "searches": self._searches,
             "interventions": self._interventions,
             "intervention_model": self.intervention.name,
             "action": None if done is None else int(done),
-            "action_mask": np.array([1, int(self.intervention.available), 1], dtype=np.int8),
+            "action_mask": np.array([1, int(available), 1], dtype=np.int8),
             "reward": dict(terms),
             "ended_by": ended_by,
         }

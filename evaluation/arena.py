@@ -5,7 +5,7 @@ the agent does after an intervention is its own answer to it.
 """
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -84,14 +84,19 @@ class ArenaBenchmark:
         self._progress = progress
         documents = list(read_corpus(Path(config.corpus)))
         self._reader = make_reader(documents)
-        texts = [*(document.passage for document in documents), *texts_of_corpus(documents)]
-        encoder.prefetch(texts, lambda done, total: progress("embedding the corpus", done, total))
+        self._documents = documents
+        self._texts_embedded = False
+        if config.retriever == "dense":
+            self._embed(document.passage for document in documents)
         self._retriever: Retriever = (
             BM25Retriever(documents)
             if config.retriever == "bm25"
             else DenseRetriever.build(documents, encoder, config.backend)
         )
         self.jobs = [job for group in groups_of(config) for job in group]
+
+    def _embed(self, texts: Iterable[str]) -> None:
+        self._encoder.prefetch(texts, lambda done, total: self._progress("embedding the corpus", done, total))
 
     @property
     def questions(self) -> NDArray[np.int64]:
@@ -108,6 +113,9 @@ class ArenaBenchmark:
             runs = tuple(read_trajectories(place.with_suffix(".parquet")))
             return ArmRuns(runs, tuple(Counts(**count) for count in counts["counts"]))
         control = None if arm is None else self._control(arm, place)
+        if control is not None and control.embeds and not self._texts_embedded:
+            self._embed(texts_of_corpus(self._documents))
+            self._texts_embedded = True
         made: list[Trajectory] = []
         overseers: list[ControllerOverseer | None] = []
         loop = LoopConfig(k=self._config.k, dataset=self._config.dataset)

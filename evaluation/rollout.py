@@ -1,16 +1,12 @@
 """Running a controller over logged runs, one outcome a run."""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
-
-import numpy as np
 
 from stopwise.controllers.base import Controller
 from stopwise.controllers.guards import Guards
-from stopwise.controllers.session import ControlSession
-from stopwise.data.records import Action
-from stopwise.envs.replay import ReplayEnv
+from stopwise.controllers.session import ControlSession, Counts
+from stopwise.envs.replay import ReplayEnv, RunEnd, end_of_log
 from stopwise.envs.rewards import run_values
 from stopwise.signals.table import SignalTable
 
@@ -21,7 +17,7 @@ class RunOutcome:
 
     episode: int  # index in the table
     stopped_at: int | None  # search step after which the controller stopped it; None: it ran to its own end
-    searches: int
+    searches: float  # whole, but for means over branches
     interventions: int
     recall: float
     documents_seen: float
@@ -48,67 +44,52 @@ def rollout(env: ReplayEnv, controller: Controller, guards: Guards, *, seed: int
     outcomes = []
     for index, episode in enumerate(table.episodes):
         if table.lengths[index] == 0:
-            outcomes.append(_outcome(table, index, None, session, 0, float(end_value[index]), env.reward.recall))
+            end, worth = end_of_log(table, index), float(end_value[index])
+            outcomes.append(_outcome(table, index, end, session, 0, worth, env.reward.recall))
             continue
         digest = hashlib.sha256(f"{seed}/{episode.id}".encode("utf-8", "surrogatepass")).digest()
-        session.begin(int.from_bytes(digest[:4], "big"))
-        _, info = env.reset(options={"episode": index})
+        run_seed = int.from_bytes(digest[:4], "big")
+        session.begin(run_seed)
+        # the environment draws only where an intervention model does
+        _, info = env.reset(seed=run_seed, options={"episode": index})
         value, over = 0.0, False
         while not over:
-            decision = session.decide(env.signal_row, env.hindsight if controller.privileged else None)
+            hindsight = env.hindsight if controller.privileged else None
+            decision = session.decide(env.signal_row, hindsight, can_intervene=env.can_intervene)
             _, reward, terminated, truncated, info = env.step(int(decision.action))
             value += reward
             over = terminated or truncated
-        stopped_at = int(info["t"]) if info["action"] == Action.STOP else None
-        outcomes.append(_outcome(table, index, stopped_at, session, info["searches"], value, env.reward.recall))
+        outcomes.append(_outcome(table, index, env.end, session, info["searches"], value, env.reward.recall))
     return outcomes
 
 
 def _outcome(
     table: SignalTable,
     index: int,
-    stopped_at: int | None,
+    end: RunEnd,
     session: ControlSession,
-    searches: int,
+    searches: float,
     value: float,
     recall_weight: float,
 ) -> RunOutcome:
-    episode = table.episodes[index]
-    counts = session.counts if table.lengths[index] else None
-    if stopped_at is None:
-        answered = episode.ended_by == "answer"
-        state: Mapping[str, float] = {
-            "recall": episode.final_recall,
-            "documents_seen": episode.final_seen,
-            "relevant_seen": episode.final_relevant,
-            "correct": episode.correct if answered else np.nan,
-            "visible": episode.final_visible,
-        }
-        cut = not answered
-    else:
-        row = int(table.offsets[index]) + stopped_at - 1
-        recall = float(table.label("recall")[row])
-        state = {
-            "recall": recall,
-            "documents_seen": float(table.label("documents_seen")[row]),
-            "relevant_seen": recall * episode.gold,
-            "correct": float(table.label("probe_correct")[row]),
-            "visible": float(table.label("answer_visible")[row]),
-        }
-        cut = False
+    counts = session.counts if table.lengths[index] else Counts()
     return RunOutcome(
         episode=index,
-        stopped_at=stopped_at,
+        stopped_at=end.stopped_at,
         searches=searches,
-        interventions=counts.interventions if counts else 0,
-        cut=cut,
+        interventions=counts.interventions,
+        recall=end.recall,
+        documents_seen=end.documents_seen,
+        relevant_seen=end.relevant_seen,
+        correct=end.correct,
+        visible=end.visible,
+        cut=end.cut,
         value=value,
         total=value + recall_weight * _first_recall(table, index),
-        seconds=counts.seconds if counts else 0.0,
-        calls=counts.calls if counts else 0,
-        tokens=counts.tokens if counts else 0,
-        decisions=counts.decisions if counts else 0,
-        **state,
+        seconds=counts.seconds,
+        calls=counts.calls,
+        tokens=counts.tokens,
+        decisions=counts.decisions,
     )
 
 

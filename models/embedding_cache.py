@@ -5,7 +5,6 @@ else was in its batch (padding), so the rounded, stored value is *the* value, fo
 """
 
 import hashlib
-import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from stopwise.data.errors import DataError, UsageError
+from stopwise.models.cache_folder import cache_folder
 from stopwise.models.encoders import Embeddings, Encoder
 
 BLOCK = 512  # texts encoded between two commits: what an interruption can lose
@@ -21,9 +21,7 @@ BLOCK = 512  # texts encoded between two commits: what an interruption can lose
 
 def default_cache() -> Path:
     """``$STOPWISE_CACHE/embeddings.sqlite``, by default below ``~/.cache/stopwise``."""
-    root = os.environ.get("STOPWISE_CACHE")
-    base = Path(root) if root else Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "stopwise"
-    return base / "embeddings.sqlite"
+    return cache_folder() / "embeddings.sqlite"
 
 
 class CachedEncoder:

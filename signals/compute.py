@@ -18,6 +18,7 @@ from stopwise.signals.coverage import (
     CoverageThresholds,
     EncoderJudge,
     GoldJudge,
+    MakeJudge,
     document_sentences,
     fit_thresholds,
 )
@@ -42,6 +43,7 @@ def compute_table(
     fit_se_cut: bool = True,
     fit_coverage: bool = True,
     calibrations: Calibrations | None = None,
+    make_judge: MakeJudge | None = None,
     logs_sha256: str | None = None,
     progress: Progress | None = None,
 ) -> SignalTable:
@@ -54,6 +56,7 @@ def compute_table(
         fit_se_cut: fit the cut of the SE clustering on training questions.
         fit_coverage: fit the coverage thresholds where training questions have criteria with gold.
         calibrations: RE-SE lines to use; None fits them on successful training runs of these logs.
+        make_judge: makes the coverage judge of each run, for the judge ``llm``.
         logs_sha256: hash of the log file, for the record.
         progress: told what is going on.
 
@@ -85,7 +88,7 @@ def compute_table(
             encoder.prefetch(texts, lambda done, total: report("embedding texts", done, total))
         for run in block:
             episode, labels = run_labels(run)
-            runs.append((episode, run_signals(run, config, encoder, calibrations), labels))
+            runs.append((episode, run_signals(run, config, encoder, calibrations, make_judge), labels))
             sources.update(step.logprobs.source for step in run.search_steps if step.logprobs is not None)
         report("computing signals", len(runs), None)
     info = SignalInfo(
@@ -100,11 +103,21 @@ def compute_table(
 
 
 def run_signals(
-    run: Trajectory, config: SignalConfig, encoder: Encoder | None, calibrations: Calibrations | None = None
+    run: Trajectory,
+    config: SignalConfig,
+    encoder: Encoder | None,
+    calibrations: Calibrations | None = None,
+    make_judge: MakeJudge | None = None,
 ) -> list[SignalRow]:
     """The signal rows of one run: the tracker over its steps."""
     tracker = SignalTracker(
-        config, run.question, criteria=run.criteria, agent=run.agent, encoder=encoder, calibrations=calibrations
+        config,
+        run.question,
+        criteria=run.criteria,
+        agent=run.agent,
+        encoder=encoder,
+        calibrations=calibrations,
+        judge=None if make_judge is None else make_judge(run.question, run.criteria),
     )
     return [row for step in run.steps if (row := tracker.observe(step)) is not None]
 

@@ -1,7 +1,7 @@
 """Criteria coverage ([RAAC] 4.1): 0 uncovered, 0.5 partial, 1 full, for each criterion after a step."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,8 +19,14 @@ class CoverageJudge(Protocol):
     """Follows one run and says how far each criterion is covered."""
 
     def update(self, documents: Sequence[Document]) -> NDArray[np.float64]:
-        """Take in one step's documents and return the coverage of the C criteria, shape (C,), in {0, 0.5, 1}."""
+        """Take in one step's documents and return the coverage of the C criteria, shape (C,), in {0, 0.5, 1}.
+
+        C may change from step to step where a model keeps the list; 0 means that there is no list yet.
+        """
         ...
+
+
+MakeJudge = Callable[[str, Sequence[Criterion] | None], CoverageJudge]  # (question, criteria) -> judge of one run
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ class StepLabels:
     pages_opened: float  # other steps since the last search step; their cost belongs to this interval
     tokens: float  # in and out, since the last search step and with this one; NaN where a part is unknown
     seconds: float  # likewise
+    logged_action: float  # 0 continue, 1 intervene, 2 stop: what a controller did after this step; NaN without one
+    propensity: float  # probability with which it did; NaN where unknown
 
 
 LABELS: tuple[str, ...] = tuple(field.name for field in fields(StepLabels))
@@ -78,6 +80,8 @@ class LabelTracker:
             pages_opened=float(len(interval) - 1),
             tokens=_total([count for s in interval for count in (s.tokens_in, s.tokens_out)]),
             seconds=_total([s.seconds for s in interval]),
+            logged_action=math.nan if step.logged_action is None else float(step.logged_action),
+            propensity=math.nan if step.propensity is None else step.propensity,
         )
 
     def finish(self) -> FinalLabels:

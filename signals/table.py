@@ -20,7 +20,7 @@ from stopwise.signals.labels import LABELS
 from stopwise.signals.tracker import SignalConfig, SignalRow
 
 KIND = "stopwise.signals"
-VERSION = 1
+VERSION = 2  # 2: labels logged_action and propensity
 
 
 @dataclass(frozen=True, slots=True)

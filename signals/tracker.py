@@ -7,6 +7,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from stopwise.data.errors import UsageError
 from stopwise.data.records import Criterion, Document, Step
 from stopwise.models.encoders import Encoder
 from stopwise.signals.calibration import Calibrations
@@ -28,8 +29,9 @@ class SignalConfig:
     se_cut: float = DEFAULT_CUT  # cosine distance at which average linkage is cut
     se_weights: Literal["uniform", "scores"] = "uniform"  # a document's share of its step
     pairing: Literal["read_docs", "same_step"] = "read_docs"  # RE of a thought with SE of what it had read, or found
-    coverage_judge: Literal["encoder", "gold"] = "encoder"
-    coverage: CoverageThresholds = DEFAULT_COVERAGE
+    coverage_judge: Literal["encoder", "llm", "gold"] = "encoder"
+    coverage: CoverageThresholds = DEFAULT_COVERAGE  # of judge `encoder`
+    coverage_model: str | None = None  # of judge `llm`: the model and the versions of its prompts
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +69,7 @@ class SignalTracker:
         agent: str | None = None,
         encoder: Encoder | None = None,
         calibrations: Calibrations | None = None,
+        judge: CoverageJudge | None = None,
     ) -> None:
         """Start a run.
 
@@ -77,6 +80,10 @@ class SignalTracker:
             agent: name under which calibrations are looked up.
             encoder: a (cached) encoder; None makes the signals that need one null.
             calibrations: fitted RE-SE lines; None makes the residual null.
+            judge: of this run's coverage, with judge ``llm``; see `stopwise.signals.coverage_llm`.
+
+        Raises:
+            UsageError: the judge is ``llm`` and none is given.
         """
         self._config = config
         self._wanted = with_prerequisites(config.signals)
@@ -92,7 +99,7 @@ class SignalTracker:
         self._embed_queries = "query_embedding" in needs and encoder is not None
         self._embed_documents = "document_embedding" in needs and encoder is not None
         self._question = _wide(encoder.encode([question]))[0] if self._embed_queries and encoder else None
-        self._judge, self._no_judge = self._make_judge(criteria)
+        self._judge, self._no_judge = self._make_judge(criteria, judge)
 
     def observe(self, step: Step) -> SignalRow | None:
         """Take in the run's next step.
@@ -237,14 +244,26 @@ class SignalTracker:
         if self._judge is None:
             row.null_all(("Cov", "coverage_gain"), self._no_judge)
             return
-        coverage = float(self._judge.update(documents).mean())
+        statuses = self._judge.update(documents)
+        if len(statuses) == 0:  # a language model that could not list them yet
+            row.null_all(("Cov", "coverage_gain"), "no criteria")
+            return
+        coverage = float(statuses.mean())
         row.put("Cov", coverage)
         row.put("coverage_gain", coverage - self._previous_cov)
         self._previous_cov = coverage
 
-    def _make_judge(self, criteria: Sequence[Criterion] | None) -> tuple[CoverageJudge | None, str]:
+    def _make_judge(
+        self, criteria: Sequence[Criterion] | None, given: CoverageJudge | None
+    ) -> tuple[CoverageJudge | None, str]:
         if "Cov" not in self._wanted:
             return None, "not asked for"
+        if self._config.coverage_judge == "llm":
+            if given is None:
+                raise UsageError(
+                    "signals: Cov by the judge `llm` needs a language model; give one, or use the judge `encoder`"
+                )
+            return given, ""
         if not criteria:
             return None, "no criteria"
         if self._config.coverage_judge == "gold":

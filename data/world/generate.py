@@ -30,9 +30,9 @@ from stopwise.data.world.questions import (
 )
 from stopwise.data.world.vocabulary import Vocabulary, load_vocabulary
 
-FORMAT = 1  # raised when the same seed would give other bytes
 SMALLEST_BLOCK, LARGEST_BLOCK = 24, 240  # entities
 MAX_BLOCKS_PER_CYCLE = 20  # blocks after which the pattern of splits repeats
+PAIRED_FROM = 6000  # entities above which a single circumstance would leave too many that fit
 MIN_GOLD, MAX_GOLD = 3, 12  # documents a question
 DRAWS_PER_QUESTION = 400  # before the block is called too poor
 
@@ -45,13 +45,14 @@ class WorldConfig:
     questions: int = 1000
     seed: int = 0
     stating_share: float = 0.84  # of the documents: those that state a fact; the rest are distractors
-    graph: GraphConfig = field(default_factory=GraphConfig)  # its seed is overwritten by `seed`
+    graph: GraphConfig = field(default_factory=GraphConfig)  # its seed and pairing are set from `seed` and the size
     prose: ProseConfig = field(default_factory=ProseConfig)
     question: QuestionConfig = field(default_factory=QuestionConfig)
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
+    graph: GraphConfig
     block_size: int  # entities a block
     splits: tuple[Split, ...]  # of each block
     questions: tuple[int, ...]  # of each block
@@ -82,7 +83,7 @@ def _fill(writer: CorpusWriter, config: WorldConfig, progress: Callable[[int, in
     vocabulary = load_vocabulary()
     plan = _plan(config, vocabulary)
     for number in range(len(plan.splits)):
-        block = _block(number, plan.splits[number], plan.block_size, config, vocabulary)
+        block = make_block(number, plan.splits[number], plan.block_size, plan.graph, vocabulary)
         rng = random.Random(f"documents/{config.seed}/{number}")
         gold: dict[tuple[int, str], list[str]] = {}
         for written in write_block(block, plan.distractors[number], rng, config.prose, vocabulary):
@@ -95,10 +96,6 @@ def _fill(writer: CorpusWriter, config: WorldConfig, progress: Callable[[int, in
             writer.add_query(query)
         if progress is not None:
             progress(writer.document_count, config.documents)
-
-
-def _block(number: int, split: Split, size: int, config: WorldConfig, vocabulary: Vocabulary) -> Block:
-    return make_block(number, split, size, replace(config.graph, seed=config.seed), vocabulary)
 
 
 def _plan(config: WorldConfig, vocabulary: Vocabulary) -> _Plan:
@@ -117,18 +114,19 @@ def _plan(config: WorldConfig, vocabulary: Vocabulary) -> _Plan:
     if size * blocks > vocabulary.base_names:
         largest = int(vocabulary.base_names * per_entity / config.stating_share)
         raise UsageError(f"{config.documents} documents need more names than there are; at most about {largest}")
+    graph = replace(config.graph, seed=config.seed, paired=size * blocks > PAIRED_FROM)
     splits = _splits_of_blocks(blocks)
     counts: Counter[ClueKey] = Counter()
     stating: list[int] = []
     for number, split in enumerate(splits):
-        block = _block(number, split, size, config, vocabulary)
+        block = make_block(number, split, size, graph, vocabulary)
         counts.update(key for entity in block.entities for key in clue_keys(entity))
         rng = random.Random(f"documents/{config.seed}/{number}")
         stating.append(len(write_block(block, 0, rng, config.prose, vocabulary)))
     spare = config.documents - sum(stating)
     if spare < 0:
         raise DataError(f"the facts fill {sum(stating)} documents, more than the {config.documents} asked for")
-    return _Plan(size, splits, _questions_of_blocks(config.questions, splits), _spread(spare, blocks), counts)
+    return _Plan(graph, size, splits, _questions_of_blocks(config.questions, splits), _spread(spare, blocks), counts)
 
 
 def _splits_of_blocks(blocks: int) -> tuple[Split, ...]:

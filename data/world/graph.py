@@ -18,7 +18,7 @@ class Fact:
 
     key: str  # name of the topic, year attribute or relation
     value: int | None = None  # number of the topic's wording, or the year
-    circumstance: int | None = None  # number of the circumstance; topics only
+    circumstance: int | None = None  # number of the circumstance (`Vocabulary.circumstance`); topics only
     object: int | None = None  # index, within the block, of the entity that a relation points to
 
 
@@ -49,6 +49,7 @@ class GraphConfig:
     topic_share: float = 0.85  # probability that an entity has a given topic
     relation_share: float = 0.85  # probability that an entity has a given relation
     namesake_share: float = 0.12  # probability that an entity borrows its base name from another of its block
+    paired: bool = False  # circumstances come in pairs, as large worlds need; set by the world's size
     twin_share: float = 0.25  # probability that a person who borrows a surname borrows the given name too
 
 
@@ -85,7 +86,7 @@ def make_block(number: int, split: Split, size: int, config: GraphConfig, vocabu
         facts: dict[str, Fact] = {}
         for key, wordings in kind.topics.items():
             if rng.random() < config.topic_share:
-                facts[key] = Fact(key, rng.randrange(len(wordings)), rng.randrange(len(vocabulary.circumstances)))
+                facts[key] = Fact(key, rng.randrange(len(wordings)), draw_circumstance(rng, config.paired, vocabulary))
         for key, attribute in kind.years.items():
             facts[key] = Fact(key, rng.randrange(attribute.first, attribute.last))
         for key, relation in kind.relations.items():
@@ -94,6 +95,15 @@ def make_block(number: int, split: Split, size: int, config: GraphConfig, vocabu
                 facts[key] = Fact(key, object=rng.choice(others))
         entities.append(Entity(index, kind, name, facts))
     return Block(number, split, tuple(entities))
+
+
+def draw_circumstance(rng: random.Random, paired: bool, vocabulary: Vocabulary) -> int:
+    """The number of a circumstance, or of a pair of different ones."""
+    single = len(vocabulary.circumstances)
+    if not paired:
+        return rng.randrange(single)
+    first, second = rng.sample(range(single), 2)
+    return single + first * single + second
 
 
 def _types_of_block(size: int, vocabulary: Vocabulary) -> list[EntityType]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from stopwise.data.corpus import CorpusDocument
-from stopwise.data.world.graph import Block, Entity, Fact
+from stopwise.data.world.graph import Block, Entity, Fact, draw_circumstance
 from stopwise.data.world.vocabulary import Form, Vocabulary
 
 LIST_LENGTH = 6  # names in a list
@@ -144,7 +144,7 @@ class _Writer:
             assert fact.value is not None
             assert fact.circumstance is not None
             wording = kind.topics[fact.key][fact.value]
-            said, paraphrased = self._vocabulary.circumstances[fact.circumstance]
+            said, paraphrased = self._vocabulary.circumstance(fact.circumstance)
             circumstance = said if rng.random() < 0.5 else paraphrased
             sentence = f"{subject} {rng.choice(wording.documents)}, {circumstance}."
             plain = f"{called} {wording.clue}" + (f" {said}" if rng.random() < 0.5 else "")
@@ -156,4 +156,6 @@ class _Writer:
         if fact.key in entity.type.years:
             return Fact(fact.key, fact.value + rng.choice((-40, -30, -20, 20, 30, 40)))
         values = [value for value in range(len(entity.type.topics[fact.key])) if value != fact.value]
-        return Fact(fact.key, rng.choice(values), rng.randrange(len(self._vocabulary.circumstances)))
+        assert fact.circumstance is not None
+        paired = fact.circumstance >= len(self._vocabulary.circumstances)
+        return Fact(fact.key, rng.choice(values), draw_circumstance(rng, paired, self._vocabulary))

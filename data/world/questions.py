@@ -23,7 +23,7 @@ class QuestionConfig:
 
     specific_share: float = 0.8  # probability that a topic clue names its circumstance too
     max_ambiguity: int = 40  # entities that may fit a clue; broader clues are made specific or dropped
-    anchor_ambiguity: int = 3  # every question has a clue that at most so many entities fit
+    anchor_ambiguity: int = 3  # every question has a topic clue that at most so many entities fit
     max_clues: int = 8
     forward_share: float = 0.6  # probability that the next variable is an object rather than a subject
 
@@ -86,7 +86,10 @@ def draw_question(
         return None
     for number, entity in enumerate(variables):
         clues.extend(_attribute_clues(number, entity, counts, rng, config))
-    anchored = any(clue.ambiguity is not None and clue.ambiguity <= config.anchor_ambiguity for clue in clues)
+    # a year is no anchor, however few entities share it: hardly any retriever finds a decade
+    anchored = any(
+        clue.specific and clue.ambiguity is not None and clue.ambiguity <= config.anchor_ambiguity for clue in clues
+    )
     clues = _in_order(clues)
     if not anchored or not 3 <= len(clues) <= config.max_clues:
         return None
@@ -192,7 +195,7 @@ def clue_phrase(clue: Clue, entity: Entity, vocabulary: Vocabulary) -> str:
     if clue.fact.circumstance is None:
         return kind.years[clue.fact.key].clue.format(decade=clue.fact.value // 10 * 10)
     phrase = kind.topics[clue.fact.key][clue.fact.value].clue
-    return f"{phrase} {vocabulary.circumstances[clue.fact.circumstance][0]}" if clue.specific else phrase
+    return f"{phrase} {vocabulary.circumstance(clue.fact.circumstance)[0]}" if clue.specific else phrase
 
 
 def labels(variables: tuple[Entity, ...]) -> tuple[str, ...]:

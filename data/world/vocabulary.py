@@ -72,6 +72,17 @@ class Vocabulary:
     middles: tuple[str, ...]
     ends: tuple[str, ...]
 
+    def circumstance(self, number: int) -> tuple[str, str]:
+        """A circumstance, or beyond those a pair of them: as a question says it, as documents paraphrase it."""
+        single = len(self.circumstances)
+        if number < single:
+            return self.circumstances[number]
+        first, second = divmod(number - single, single)
+        return (
+            f"{self.circumstances[first][0]} and {self.circumstances[second][0]}",
+            f"{self.circumstances[first][1]}, and {self.circumstances[second][1]}",
+        )
+
     @property
     def base_names(self) -> int:
         """How many different base names the syllables give: with one middle syllable, then with two."""

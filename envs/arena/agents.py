@@ -28,6 +28,7 @@ from stopwise.envs.arena.moves import (
 from stopwise.envs.arena.puzzle import Finding, Puzzle, Reader
 
 SEARCH_CAP = 100  # searches that no agent exceeds
+RESTART = 0.3  # probability that the second search is the whole question once more, reworded
 
 Mode = Literal["explore", "loop", "verify"]
 
@@ -64,8 +65,8 @@ class Agent(Protocol):
         """Its attempt to answer was refused."""
         ...
 
-    def intervene(self, queries: Sequence[str], documents: Sequence[Document]) -> None:
-        """Read the results of an injected turn, and change course if it obeys."""
+    def intervene(self, queries: Sequence[str], documents: Sequence[Document], *, redirects: bool) -> None:
+        """Read the results of an injected turn; if it `redirects` and the agent obeys, change course."""
         ...
 
     def fork(self, seed: str | None = None) -> "Agent":
@@ -169,14 +170,15 @@ class ScriptedAgent:
         self._verified = 0
         self.mode = "explore"
 
-    def intervene(self, queries: Sequence[str], documents: Sequence[Document]) -> None:
-        """Read the injected results; explore from here if the agent obeys."""
+    def intervene(self, queries: Sequence[str], documents: Sequence[Document], *, redirects: bool) -> None:
+        """See `Agent.intervene`. A search that it did not make itself cannot use up its patience."""
         self._history.extend(queries)
         for query in queries:
             self._asked[query] = self._asked.get(query, 0) + 1
-        turn = self._turn
+        turn, dry = self._turn, self._dry
         self.observe(documents)
-        if self._chance.uniform(turn, "obey") < self.temper.obedience:
+        self._dry = min(self._dry, dry)
+        if redirects and self._chance.uniform(turn, "obey") < self.temper.obedience:
             self._dry = 0
             self.mode = "explore"
 
@@ -213,8 +215,13 @@ class ScriptedAgent:
 
     def _move(self, drawn: list[Choice], place: str) -> Move:
         """Draw a kind of move, then a move of that kind."""
-        if self._turn < 2:
+        if self._turn == 0:
             return Move("start", self._puzzle.text)
+        if self._turn == 1:
+            again = choose((RESTART, 1 - RESTART), self._number(place, "restart"))
+            drawn.append(again)
+            if again.index == 0:
+                return Move("start", self._puzzle.text)
         if self.mode == "loop":
             return self._pick([Move("repeat", text) for text in self._loop], drawn, place)
         confirming = confirm_moves(self._belief) if self.mode == "verify" else []

@@ -35,10 +35,13 @@ def draw_population(path: Path, by_agent: Mapping[str, Sequence[Trajectory]], ti
         from matplotlib.figure import Figure
     except ImportError as error:
         raise UsageError("a figure needs matplotlib; install stopwise[report], or leave --figure out") from error
-    figure = Figure(figsize=(4 * (len(by_agent) + 1), 3.6), layout="constrained")
-    panels = figure.subplots(1, len(by_agent) + 1)
+    columns = -(-(len(by_agent) + 1) // 2)
+    figure = Figure(figsize=(3.6 * columns, 6.4), layout="constrained")
+    panels = figure.subplots(2, columns, squeeze=False).flatten()
+    for panel in panels[len(by_agent) + 1 :]:
+        panel.set_axis_off()
     figure.suptitle(title)
-    for panel, (agent, trajectories) in zip(panels[1:], by_agent.items(), strict=True):
+    for panel, (agent, trajectories) in zip(panels[1:], by_agent.items(), strict=False):
         by_step = curves(trajectories)
         steps = np.arange(1, by_step.recall.shape[1] + 1)
         panels[0].plot(steps, by_step.recall.mean(axis=0), label=agent)
@@ -49,9 +52,9 @@ def draw_population(path: Path, by_agent: Mapping[str, Sequence[Trajectory]], ti
         )
         panel.set(title=agent, xlabel="search step", ylim=(0, 1))
     panels[0].set(title="recall", xlabel="search step", ylabel="share of gold seen", ylim=(0, 1))
-    panels[0].legend()
+    panels[0].legend(fontsize="small")
     panels[1].set_ylabel("share of the step's documents")
-    panels[-1].legend(loc="lower right", fontsize="small")
+    panels[1].legend(loc="upper right", fontsize="x-small")
     try:
         with atomic_path(path) as partial, matplotlib.rc_context({"svg.hashsalt": "stopwise"}):  # same runs, same bytes
             figure.savefig(partial, format=path.suffix.lstrip(".") or "svg", metadata=_undated(path))

@@ -113,10 +113,10 @@ class Run:
         """Take in the results of `queries`, one sequence a query, and go on to the next search or to the end."""
         assert self._turn is not None
         documents = _merge(results)
-        if self._injection is not None and self._injection.redirects:
-            self.agent.intervene(self._turn.queries, documents)
-        else:
+        if self._injection is None:
             self.agent.observe(documents)
+        else:
+            self.agent.intervene(self._turn.queries, documents, redirects=self._injection.redirects)
         self.searches += 1
         self._log_search(self._turn, documents)
         self._turn, self._injection = None, None

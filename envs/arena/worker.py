@@ -12,7 +12,7 @@ from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_querie
 from stopwise.data.store import write_trajectories
 from stopwise.envs.arena.branch_store import write_branches
 from stopwise.envs.arena.branching import branch
-from stopwise.envs.arena.collection import CollectConfig, groups_of
+from stopwise.envs.arena.collection import CollectConfig, RethinkerChoice, groups_of
 from stopwise.envs.arena.kinds import KINDS
 from stopwise.envs.arena.loop import LoopConfig, Run, run_in_step
 from stopwise.envs.arena.oversight import ControllerOverseer
@@ -146,7 +146,7 @@ class Control:
         from stopwise.signals.definitions import BY_NAME, with_prerequisites
 
         self._config = config
-        self.rethinker = self._make_rethinker()
+        self.rethinker = make_rethinker(config.rethinker, Path(config.corpus), config.seed)
         self.embeds = False  # whether its signals need an encoder
         choice = config.controller
         if choice is None:
@@ -182,13 +182,14 @@ class Control:
         minimum = self._config.controller.min_coverage
         return ControllerOverseer(session, tracker, self.rethinker, run_id, self._config.seed, minimum)
 
-    def _make_rethinker(self) -> Rethinker:
-        choice = self._config.rethinker
-        if choice.kind == "heuristic":
-            return HeuristicRethinker(choice.quality, choice.harm, self._config.seed)
-        queries = sample_queries(read_queries(Path(self._config.corpus)), POOL_SIZE)
-        pool = tuple(dict.fromkeys(text for query in queries for text in criteria_of(query)))[:POOL_SIZE]
-        return RandomRethinker(pool, self._config.seed, choice.redirects)
+
+def make_rethinker(choice: RethinkerChoice, corpus: Path, seed: int) -> Rethinker:
+    """The rethinker of a config; a random one draws from criteria of the corpus's questions."""
+    if choice.kind == "heuristic":
+        return HeuristicRethinker(choice.quality, choice.harm, seed)
+    queries = sample_queries(read_queries(corpus), POOL_SIZE)
+    pool = tuple(dict.fromkeys(text for query in queries for text in criteria_of(query)))[:POOL_SIZE]
+    return RandomRethinker(pool, seed, choice.redirects)
 
 
 def trajectories_part(parts: Path, number: int) -> Path:

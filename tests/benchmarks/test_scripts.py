@@ -36,7 +36,7 @@ def test_interventions(tmp_path: Path) -> None:
     script("interventions.py", "--world", tmp_path / "world", "--questions", 12, "--retriever", "bm25", "--out", out)
     rows = json.loads(out.read_text(encoding="utf-8"))["rows"]
     by_name = {row["arm"]["name"]: row for row in rows}
-    assert len(by_name) == 7
+    assert len(by_name) == 9
     assert by_name["never stop"]["recall_difference"] == {"mean": 0.0, "ci": [0.0, 0.0]}
     assert by_name["never stop"]["interventions"]["mean"] == 0
     assert by_name["stop at the first alarm"]["searches"]["mean"] <= by_name["never stop"]["searches"]["mean"]

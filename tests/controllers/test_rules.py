@@ -103,9 +103,16 @@ class TestHeuristic:
         rows = [STALE | {"Cov": 1.0, "coverage_gain": 0.0}] * 2
         assert run_through(rule, rows) == ["CONTINUE", "STOP"]
 
-    def test_after_a_nudge_only_a_circling_run_gets_another(self, rule, run_through):
-        assert run_through(rule, [STALE] * 2, interventions=1) == ["CONTINUE", "INTERVENE"]
-        assert run_through(rule, [{"Nov": 0.0, "Div": 0.9}] * 2, interventions=1) == ["CONTINUE", "STOP"]
+    def test_a_run_that_circles_is_stagnant_though_documents_are_new(self, rule, run_through):
+        rows = [{"Nov": 0.8, "Div": 0.05}] * 2
+        assert run_through(rule, rows) == ["CONTINUE", "INTERVENE"]
+        assert run_through(rule, [{"Nov": 0.8, "Div": 0.3}] * 2) == ["CONTINUE"] * 2
+
+    def test_a_nudge_is_given_time_and_then_another(self, rule, see):
+        rule.decide(see(1, **STALE))
+        waiting = see(2, interventions=1, since=2, legal=NO_NUDGE, **STALE)
+        assert rule.decide(waiting).action is Action.CONTINUE  # it once stopped a run in the cool-down of its own nudge
+        assert rule.decide(see(3, interventions=1, since=3, **STALE)).action is Action.INTERVENE
 
     def test_patience_ends(self, rule, run_through):
         assert run_through(rule, [STALE] * 2, interventions=2) == ["CONTINUE", "STOP"]

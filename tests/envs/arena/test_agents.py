@@ -152,5 +152,16 @@ def test_an_obedient_agent_leaves_its_loop(mini_query: Query, mini_reader: World
         for _ in range(4):
             agent.turn()
             agent.observe(results("other"))
-        agent.intervene(["bees"], results("bees"))
+        agent.intervene(["bees"], results("bees"), redirects=True)
     assert (stubborn.mode, obedient.mode) == ("loop", "explore")
+
+
+def test_an_injected_search_uses_up_no_patience(mini_query: Query, mini_reader: WorldReader) -> None:
+    agent = ScriptedAgent(fixed(patience=4), puzzle_of(mini_query), mini_reader, "s")
+    for _ in range(3):
+        agent.turn()
+        agent.observe(results("other"))
+    agent.intervene(["x"], results("other"), redirects=False)
+    assert agent.turn().kind == "search"
+    agent.observe(results("other"))
+    assert agent.turn().kind == "answer"

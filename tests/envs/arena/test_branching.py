@@ -43,9 +43,9 @@ class Toy:
     def send_on(self) -> None:
         raise AssertionError("nobody refuses")
 
-    def intervene(self, queries: Sequence[str], documents: Sequence[Document]) -> None:
+    def intervene(self, queries: Sequence[str], documents: Sequence[Document], *, redirects: bool) -> None:
         self.observe(documents)
-        self._hit = HIT_AFTER
+        self._hit = HIT_AFTER if redirects else self._hit
 
     def fork(self, seed: str | None = None) -> "Toy":
         other = Toy("")

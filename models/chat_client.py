@@ -1,0 +1,184 @@
+"""The chat client: one model behind a cache of replies, a budget, a bill, and a limit on parallel calls."""
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Generic, TypeVar
+
+from stopwise.models.chat import Abilities, ChatFailure, ChatModel, ChatReply, ChatRequest, Message, Purpose
+from stopwise.models.ledger import Ledger, Prices
+from stopwise.models.response_cache import ResponseCache, request_key
+from stopwise.models.structured import read_answer, schema_of
+
+Answer = TypeVar("Answer")
+
+REPAIR = "That was not usable: {problem}. Reply again, with the JSON object alone."
+
+
+@dataclass(frozen=True, slots=True)
+class Asked(Generic[Answer]):
+    """A validated answer and the replies that led to it."""
+
+    answer: Answer
+    replies: tuple[ChatReply, ...]  # the last one holds the answer
+
+
+class ChatClient:
+    """Calls a model for a purpose. Safe to share between threads.
+
+    Equal requests get one reply, from the cache if it is there; so a run that is repeated costs nothing and is the same
+    to the byte. Failures are never cached. All replies of a client come from one model: when the name that a server
+    gives to what answers changes, that is a failure.
+
+    Args:
+        model: what answers.
+        cache: of replies.
+        ledger: counts, and keeps to the budget; shared by the clients of a run.
+        prices: of the model's tokens.
+        parallel: calls under way at one time, at most.
+        tries: times that an answer is asked for when replies cannot be read; from the second on, the model is told
+            what was wrong with its last one.
+    """
+
+    def __init__(
+        self,
+        model: ChatModel,
+        cache: ResponseCache,
+        ledger: Ledger,
+        *,
+        prices: Prices | None = None,
+        parallel: int = 8,
+        tries: int = 2,
+    ) -> None:
+        self._model = model
+        self._cache = cache
+        self.ledger = ledger
+        self._prices = prices or Prices()
+        self._parallel = parallel
+        self._tries = tries
+        self._slots = threading.BoundedSemaphore(parallel)
+        self._lock = threading.Lock()
+        self._asking: dict[bytes, threading.Lock] = {}  # requests under way
+        self._served: str | None = None
+
+    @property
+    def id(self) -> str:
+        """The model's id."""
+        return self._model.id
+
+    @property
+    def abilities(self) -> Abilities:
+        """What may be asked of the model."""
+        return self._model.abilities
+
+    @property
+    def served_model(self) -> str | None:
+        """The name under which the model answers; None before the first reply."""
+        return self._served
+
+    def complete(self, request: ChatRequest, purpose: Purpose) -> ChatReply:
+        """One reply.
+
+        Raises:
+            ChatFailure: it could not be had.
+            BudgetSpent: it would cost more than there is.
+            UsageError: the model lacks an ability, or the key is not set.
+        """
+        key = request_key(self._model.id, request)
+        with self._alone(key):
+            reply = self._cache.get(key)
+            if reply is not None:
+                self._check_served(reply)
+                self.ledger.reused(purpose, reply, self._prices)
+                return reply
+            with self._slots:
+                self.ledger.begin()
+                try:
+                    reply = self._model.complete(request)
+                    self._check_served(reply)
+                except ChatFailure as failure:
+                    self.ledger.failed(purpose, failure, self._prices)
+                    raise
+            self.ledger.paid(purpose, reply, self._prices)
+            return self._cache.put(key, self._model.id, reply)
+
+    def complete_all(self, requests: Sequence[ChatRequest], purpose: Purpose) -> list[ChatReply | ChatFailure]:
+        """The replies to many requests, in their order, several at a time; a failure stands in its reply's place.
+
+        Raises:
+            BudgetSpent: the budget did not last; replies that came before are cached.
+        """
+
+        def one(request: ChatRequest) -> ChatReply | ChatFailure:
+            try:
+                return self.complete(request, purpose)
+            except ChatFailure as failure:
+                return failure
+
+        with ThreadPoolExecutor(self._parallel) as pool:
+            return list(pool.map(one, requests))
+
+    def ask(
+        self,
+        request: ChatRequest,
+        kind: type[Answer],
+        purpose: Purpose,
+        check: Callable[[Answer], str | None] | None = None,
+    ) -> Asked[Answer]:
+        """A reply read as `kind`; the model is held to its schema if its server can do that.
+
+        Args:
+            request: must say in words which JSON object is wanted: not every server knows schemas.
+            kind: a frozen dataclass.
+            purpose: whom the call is for.
+            check: says what is wrong with an answer of the right shape, or None; what is wrong is told to the model.
+
+        Raises:
+            ChatFailure: no reply, or none that could be read (``no JSON in reply``, ``wrong schema``,
+                ``wrong answer``).
+            BudgetSpent: it would cost more than there is.
+        """
+        if self.abilities.structured != "none":
+            request = replace(request, schema=schema_of(kind))
+        replies: list[ChatReply] = []
+        while True:
+            replies.append(self.complete(request, purpose))
+            try:
+                answer = read_answer(replies[-1].text, kind)
+                problem = None if check is None else check(answer)
+                if problem is not None:
+                    raise ChatFailure("wrong answer", problem)
+                return Asked(answer, tuple(replies))
+            except ChatFailure as failure:
+                if len(replies) >= self._tries:
+                    raise ChatFailure(failure.kind, f"{self.id}: {failure}") from failure
+                told = Message("user", REPAIR.format(problem=failure))
+                said = Message("assistant", replies[-1].text)
+                request = replace(request, messages=(*request.messages, said, told))
+
+    @contextmanager
+    def _alone(self, key: bytes) -> Iterator[None]:
+        """Let nobody else make the same request meanwhile: the second would be paid twice."""
+        with self._lock:
+            lock = self._asking.setdefault(key, threading.Lock())
+        with lock:
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._asking.pop(key, None)
+
+    def _check_served(self, reply: ChatReply) -> None:
+        with self._lock:
+            if self._served is None:
+                self._served = reply.model
+            elif self._served != reply.model:
+                raise ChatFailure(
+                    "changed model",
+                    f"{self.id}: answered as {reply.model!r}, before as {self._served!r}; results of one run come from "
+                    "one model: fix the model's version, or begin with a new cache",
+                    reply.usage,
+                    reply.attempts,
+                )

@@ -1,0 +1,152 @@
+"""What language models cost: prices, bounds, and a bill by purpose."""
+
+import threading
+from dataclasses import dataclass, fields
+from typing import Any, get_args
+
+from stopwise.data.errors import StopwiseError, UsageError
+from stopwise.models.chat import ChatFailure, ChatReply, Purpose, Usage
+
+PURPOSES: tuple[str, ...] = get_args(Purpose)
+EVALUATION: frozenset[str] = frozenset({"judge", "reader"})  # spent on measuring a run, not on running it
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Money for a million tokens, in the user's currency; 0 where nothing is charged."""
+
+    prompt: float = 0.0
+    cached: float | None = None  # prompt tokens read from the server's cache; None: as other prompt tokens
+    completion: float = 0.0
+
+    def __post_init__(self) -> None:
+        for price in fields(self):
+            value = getattr(self, price.name)
+            if value is not None and not value >= 0:
+                raise UsageError(f"prices.{price.name}: {value}; expected money for a million tokens, at least 0")
+
+    def of(self, usage: Usage) -> float:
+        """Money for these tokens."""
+        cached = self.prompt if self.cached is None else self.cached
+        fresh = usage.prompt - usage.cached
+        return (fresh * self.prompt + usage.cached * cached + usage.completion * self.completion) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """Bounds on what is really spent; replies from the cache cost nothing. None: no bound.
+
+    Calls are bounded exactly. Tokens and money are known only afterwards: the calls under way when a bound is reached
+    are finished and paid, no further one is begun.
+    """
+
+    calls: int | None = None
+    tokens: int | None = None  # prompt and generated together
+    money: float | None = None
+
+    def __post_init__(self) -> None:
+        for bound in fields(self):
+            value = getattr(self, bound.name)
+            if value is not None and not value >= 0:
+                raise UsageError(f"budget.{bound.name}: {value}; expected at least 0")
+
+
+class BudgetSpent(StopwiseError):
+    """The next call would go beyond the budget; what was done so far is kept."""
+
+
+@dataclass(slots=True)
+class Account:
+    """Totals of one purpose."""
+
+    calls: int = 0  # really made and answered
+    attempts: int = 0  # calls on the wire, with those that failed
+    failures: int = 0  # calls that brought no reply
+    from_cache: int = 0  # replies that cost nothing now
+    prompt_tokens: int = 0
+    cached_prompt_tokens: int = 0
+    completion_tokens: int = 0
+    money: float = 0.0
+    seconds: float = 0.0  # wall clock, summed over parallel calls
+    saved_money: float = 0.0  # what the replies from the cache cost when they were made
+
+
+class Ledger:
+    """Counts every call by purpose and keeps to a budget. Safe to share between threads."""
+
+    def __init__(self, budget: Budget | None = None) -> None:
+        self.budget = budget or Budget()
+        self._lock = threading.Lock()
+        self._accounts: dict[str, Account] = {}
+        self._begun = 0  # calls begun, whatever came of them
+
+    def begin(self) -> None:
+        """Ask for leave to make a call.
+
+        Raises:
+            BudgetSpent: the budget has no room for it.
+        """
+        with self._lock:
+            tokens = sum(a.prompt_tokens + a.completion_tokens for a in self._accounts.values())
+            money = sum(account.money for account in self._accounts.values())
+            for name, spent, bound in (
+                ("calls", self._begun, self.budget.calls),
+                ("tokens", tokens, self.budget.tokens),
+                ("money", money, self.budget.money),
+            ):
+                if bound is not None and spent >= bound:
+                    raise BudgetSpent(
+                        f"budget.{name}: {spent:g} of {bound:g} are spent; replies so far are cached, "
+                        f"so with a larger budget.{name} the same command goes on where it stopped"
+                    )
+            self._begun += 1
+
+    def paid(self, purpose: Purpose, reply: ChatReply, prices: Prices) -> None:
+        """A call was answered."""
+        with self._lock:
+            account = self._account(purpose)
+            account.calls += 1
+            account.attempts += reply.attempts
+            account.seconds += reply.seconds
+            self._add(account, reply.usage, prices)
+
+    def reused(self, purpose: Purpose, reply: ChatReply, prices: Prices) -> None:
+        """A reply came from the cache."""
+        with self._lock:
+            account = self._account(purpose)
+            account.from_cache += 1
+            account.saved_money += prices.of(reply.usage)
+
+    def failed(self, purpose: Purpose, failure: ChatFailure, prices: Prices) -> None:
+        """A call brought no reply; what it cost is counted all the same."""
+        with self._lock:
+            account = self._account(purpose)
+            account.failures += 1
+            account.attempts += failure.attempts
+            self._add(account, failure.usage, prices)
+
+    def report(self) -> dict[str, Any]:
+        """JSON-able: the account of each purpose that occurred, operation and evaluation apart, each with its sum."""
+        with self._lock:
+            rows = {
+                name: {entry.name: getattr(account, entry.name) for entry in fields(Account)}
+                for name, account in self._accounts.items()
+            }
+        parts: dict[str, dict[str, Any]] = {"operation": {}, "evaluation": {}}
+        for name in PURPOSES:
+            if name in rows:
+                parts["evaluation" if name in EVALUATION else "operation"][name] = rows[name]
+        for part in parts.values():
+            sums = {entry.name: sum(row[entry.name] for row in part.values()) for entry in fields(Account)}
+            part["total"] = sums
+        return parts
+
+    @staticmethod
+    def _add(account: Account, usage: Usage, prices: Prices) -> None:
+        account.prompt_tokens += usage.prompt
+        account.cached_prompt_tokens += usage.cached
+        account.completion_tokens += usage.completion
+        account.money += prices.of(usage)
+
+    def _account(self, purpose: str) -> Account:
+        return self._accounts.setdefault(purpose, Account())
