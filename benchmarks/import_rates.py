@@ -129,6 +129,7 @@ def _files(folder: Path, memory: bool, large: float) -> Iterator[tuple[str, Path
     for what, count, characters in (
         ("few", 10_000, [300] * 5),
         ("many", 100_000, [300] * 5),
+        ("of 10 kB each", 10_000, [2_000] * 5),
         ("one document of 10 MB", 1, [10_000_000]),
         ("five documents of 10 MB", 1, [10_000_000] * 5),
     ):
