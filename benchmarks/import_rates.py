@@ -55,7 +55,8 @@ def main() -> None:
     if args.json:
         print(json.dumps(result, indent=1))
         return
-    print(f"{'sample':24} {'MB/s':>8} {'json.loads':>11} {'ratio':>6}")
+    if result["rates"]:
+        print(f"{'sample':24} {'MB/s':>8} {'json.loads':>11} {'ratio':>6}")
     for row in result["rates"]:
         print(f"{row['sample']:24} {row['mb_s']:8.1f} {row['json_loads_mb_s']:11.1f} {row['ratio']:6.2f}")
     for row in result["memory"]:
@@ -128,6 +129,7 @@ def _files(folder: Path, memory: bool, large: float) -> Iterator[tuple[str, Path
     for what, count, characters in (
         ("few", 10_000, [300] * 5),
         ("many", 100_000, [300] * 5),
+        ("of 10 kB each", 10_000, [2_000] * 5),
         ("one document of 10 MB", 1, [10_000_000]),
         ("five documents of 10 MB", 1, [10_000_000] * 5),
     ):

@@ -125,7 +125,8 @@ def _to_minari(args: argparse.Namespace) -> dict[str, int]:
     with atomic_folder(args.out, mark="data/metadata.json") as partial:
         episodes = decision_episodes(table, read_trajectories(args.logs), spec, reward, report)
         chosen = (episode for episode in episodes if args.split in (None, episode.split))
-        name = f"{re.sub(r'[^-_0-9A-Za-z]+', '-', re.sub(r'-v[0-9]+$', '', args.out.name))}-v0"
+        name = re.sub(r"[^-_0-9A-Za-z]+", "-", args.out.name)  # as Minari finds it below MINARI_DATASETS_PATH
+        name = name if re.fullmatch(r".+-v[0-9]+", name) else f"{name}-v0"
         written = write_minari(partial, chosen, name=name, table=table, features=spec, reward=reward)
         if not written:
             raise DataError(f"{args.logs}: no episode to write ({_left_out(report) or 'none in that split'})")

@@ -3,8 +3,11 @@
 import argparse
 import importlib
 import os
+import signal
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from stopwise.data.errors import StopwiseError
 
@@ -13,7 +16,7 @@ COMMANDS = {
     "demo": ("stopwise.cli.demo", "run the whole chain on the shipped sample logs"),
     "import": ("stopwise.cli.import_logs", "read other tools' logs into one Parquet file of trajectories"),
     "inspect": ("stopwise.cli.inspect_logs", "show what a file of trajectories holds, or one trajectory"),
-    "convert": ("stopwise.cli.convert", "write trajectories as JSON Lines or as a Hugging Face dataset"),
+    "convert": ("stopwise.cli.convert", "write trajectories as JSON Lines, a Hugging Face dataset or a Minari dataset"),
     "world": ("stopwise.cli.world", "make a generated world, or compose deep questions of a corpus; check it"),
     "collect": ("stopwise.cli.collect", "run agents over questions in the arena, with or without a controller"),
     "signals": ("stopwise.cli.signals", "compute the signals of every search step"),
@@ -59,7 +62,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # our encoders are local folders or named by the user; a hub must not be asked behind their back
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     try:
-        return options.run(options)
+        with _ending_signals():
+            return options.run(options)
     except StopwiseError as error:
         print(f"stopwise {options.command}: {error}", file=sys.stderr)
         return error.exit_code
@@ -72,9 +76,34 @@ def main(arguments: Sequence[str] | None = None) -> int:
         place = f"{error.filename}: " if error.filename else ""
         print(f"stopwise {options.command}: {place}{error.strerror}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as interrupt:
         print(f"stopwise {options.command}: interrupted; nothing half-written is left", file=sys.stderr)
-        return 130
+        return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+
+
+@contextmanager
+def _ending_signals() -> Iterator[None]:
+    """A command that is told to end, or whose terminal closes, tidies up as on Ctrl-C; what is ignored stays so."""
+    if threading.current_thread() is not threading.main_thread():  # elsewhere Python sets no handler
+        yield
+        return
+    owner = os.getpid()
+
+    def end(number: int, frame: object) -> None:
+        if os.getpid() == owner:
+            raise KeyboardInterrupt(number)
+        signal.signal(number, signal.SIG_DFL)  # a worker process that inherited the handler ends as it would
+        os.kill(os.getpid(), number)
+
+    names = [name for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]  # Windows lacks one
+    ours = [number for name in names if signal.getsignal(number := getattr(signal, name)) is signal.SIG_DFL]
+    for number in ours:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, signal.SIG_DFL)
 
 
 if __name__ == "__main__":

@@ -45,7 +45,9 @@ class Gold:
 
     def find(self, trajectory: Trajectory) -> GoldEntry | None:
         """The entry of a trajectory's question, by its id, else by the id that its log gave it, else by its text."""
-        by_id = self.by_id.get(trajectory.question_id) or self.by_id.get(trajectory.meta.get(LOG_QUESTION_ID, ""))
+        by_id = self.by_id.get(trajectory.question_id) or self.by_id.get(
+            optional_text(trajectory.meta.get(LOG_QUESTION_ID)) or ""
+        )
         return by_id or self.by_question.get(normalise_question(trajectory.question))
 
 

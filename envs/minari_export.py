@@ -171,7 +171,7 @@ def write_minari(
     except ImportError:
         raise UsageError("convert --to minari: minari is not installed; pip install 'stopwise[minari]'") from None
 
-    data = folder / "data"
+    data = folder.absolute() / "data"  # Minari would join a relative one to itself
     storage = MinariStorage.new(
         data,
         observation_space=Box(-np.inf, np.inf, (2 * len(features) + 2,), np.float32),

@@ -13,10 +13,20 @@ from stopwise.data.world.generate import WorldConfig, write_world
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def script(name: str, *words: object) -> None:
+def script(name: str, *words: object) -> str:
     command = [sys.executable, str(BENCHMARKS / name), *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_import_rates() -> None:
+    result = json.loads(script("import_rates.py", "--megabytes", 0.01, "--large", 0.1, "--json"))
+    assert {row["format"] for row in result["rates"]} >= {"react", "chat", "otel", "stopwise"}
+    assert all(row["mb_s"] > 0 for row in result["rates"])
+    (large,) = result["memory"]
+    assert (large["what"], large["trajectories"]) == ("large", 3)
+    assert large["peak_mb"] > 10
 
 
 def test_interventions(tmp_path: Path) -> None:

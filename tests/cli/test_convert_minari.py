@@ -19,12 +19,16 @@ def convert(place, *words):
 
 
 @pytest.mark.filterwarnings("ignore")  # minari's own
-def test_a_dataset_of_decision_episodes(answer, command, place, tmp_path):
+def test_a_dataset_of_decision_episodes(answer, command, place, tmp_path, monkeypatch):
     minari = pytest.importorskip("minari")
-    out = tmp_path / "mine-v3"
+    monkeypatch.chdir(tmp_path)
+    out = "mine-v3"  # Minari takes a relative path for one from the dataset's folder
     result = answer(*convert(place, "--reward", "search=0.5", "--out", out))
+    out = tmp_path / out
     dataset = minari.MinariDataset(out / "data")
-    assert (result["episodes"], dataset.id) == (dataset.total_episodes, "mine-v0")
+    assert (result["episodes"], dataset.id) == (dataset.total_episodes, "mine-v3")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path))
+    assert minari.load_dataset("mine-v3").total_episodes == dataset.total_episodes
     assert json.loads(dataset.storage.metadata["stopwise"])["reward"]["search"] == 0.5
     parts = 0
     for split in ("train", "val", "cal", "test"):

@@ -2,6 +2,8 @@
 
 import os
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -129,3 +131,23 @@ def test_a_full_disk_is_one_line(command, place, monkeypatch):
     monkeypatch.setattr("stopwise.data.store.write_trajectories", full)
     status, _, stderr = command("import", place / "in", "--out", place / "out.parquet")
     assert (status, stderr.splitlines()[-1]) == (1, "stopwise import: out.parquet: No space left on device")
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGINT", 130), ("SIGTERM", 143), ("SIGHUP", 129)])
+def test_an_interrupted_import_leaves_nothing(place, name, status):
+    code = f"""
+import os, signal, sys
+from stopwise.cli import import_logs
+from stopwise.cli.main import main
+counted = import_logs.Tally.add
+def add(tally, run):
+    counted(tally, run)
+    os.kill(os.getpid(), signal.{name})
+import_logs.Tally.add = add
+sys.exit(main(sys.argv[1:]))
+"""
+    words = ["import", place / "in", "--out", place / "out.parquet"]
+    done = subprocess.run([sys.executable, "-c", code, *words], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (status, "")
+    assert done.stderr.splitlines()[-1] == "stopwise import: interrupted; nothing half-written is left"
+    assert [path.name for path in place.iterdir()] == ["in"]

@@ -34,6 +34,7 @@ def test_the_logs_own_id_is_kept_and_still_finds_gold(tmp_path):
     entry = load_gold(qrels).find(found)
     assert entry is not None
     assert entry.gold_ids == ("d7",)
+    assert load_gold(qrels).find(replace(found, meta={"log_question_id": ["17"]})) is None
 
 
 def test_one_text_has_one_id_whatever_its_logs_call_it():
