@@ -71,6 +71,8 @@ class Retrieve:
         position = [index for index, step in enumerate(run.steps) if step.kind == "search"][t - 1] + 1
         query = Query(run.question_id, run.question, criteria=run.criteria, gold_ids=run.gold_ids)
         injection = self._rethinker.propose(query, run.steps[:position], run.id)
+        if injection is None:  # the rethinker failed, as a language model may: the log goes on
+            return None
         turn = injection.turn
         found = [document for result in self._retriever.search(turn.queries, self._k) for document in result]
         documents = tuple({document.id: document for document in reversed(found)}.values())[::-1]

@@ -169,7 +169,7 @@ def test_files_that_are_no_tables_are_refused(table, tmp_path):
     arrow = pq.read_table(good)
     header = json.loads(arrow.schema.metadata[b"stopwise.signals"]) | {"version": 99}
     pq.write_table(arrow.replace_schema_metadata({"stopwise.signals": json.dumps(header)}), good)
-    refused(good, "version 99; expected 1")
+    refused(good, "version 99; expected 2")
 
 
 def test_an_interrupted_write_leaves_the_old_table(table, tmp_path, monkeypatch):
