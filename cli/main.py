@@ -65,7 +65,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         with _ending_signals():
             return options.run(options)
     except StopwiseError as error:
-        print(f"stopwise {options.command}: {error}", file=sys.stderr)
+        message = str(error).removeprefix(f"{options.command}: ")
+        print(f"stopwise {options.command}: {message}", file=sys.stderr)
         return error.exit_code
     except BrokenPipeError:  # the reader of our output left, as `head` does
         sys.stderr.close()
