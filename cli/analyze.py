@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from stopwise.cli.output import SAMPLES, print_json, say, signals_path
+from stopwise.cli.output import SAMPLES, check_out, print_json, say, signals_path
 
 
 def add_parser(subparsers: Any) -> None:
@@ -38,6 +38,8 @@ def run(args: argparse.Namespace) -> int:
     if args.out is not None and args.out.is_dir():
         raise UsageError(f"--out {args.out}: is a folder; expected a file to write; name a file")
     path = signals_path(args.signals)
+    if args.out is not None:
+        check_out(args.out, path)
     table = read_table(path)
     result = analyze(table, resamples=args.resamples, horizon=args.horizon, seed=args.seed)
     result |= {"seed": args.seed, "signals_sha256": sha256_file(path)}

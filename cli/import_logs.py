@@ -14,6 +14,7 @@ from pathlib import Path
 from tempfile import SpooledTemporaryFile
 from typing import IO, Any
 
+from stopwise.cli.output import check_out
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.files import atomic_path, check_file_target
 from stopwise.data.importers import FORMATS, Plan, choose, importer, read_sources
@@ -67,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     if args.out is None:
         raise UsageError("import: --out FILE is missing; name the Parquet file to write")
     check_file_target(args.out)
+    check_out(args.out, *args.paths, args.gold)
     from stopwise.data.importers.inputs import spooled_stdin
 
     with spooled_stdin(args.paths) as paths, _rare_collection():

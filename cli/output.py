@@ -7,6 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from stopwise.data.errors import UsageError
+
 SAMPLES = "samples"  # in place of a path: the sample logs that stopwise ships
 
 
@@ -33,6 +35,19 @@ def logs_path(name: str | Path) -> Path:
 def signals_path(name: str | Path) -> Path:
     """A path, or the shipped signal table for the word ``samples``."""
     return sample_file("signals.parquet") if str(name) == SAMPLES else Path(name)
+
+
+def check_out(out: Path, *inputs: Path | str | None) -> None:
+    """Refuse to write over what is read.
+
+    Raises:
+        UsageError: `out` is one of the inputs, or a folder.
+    """
+    if out.is_dir():
+        raise UsageError(f"--out {out}: is a folder; expected a file to write; name a file")
+    for path in inputs:
+        if path is not None and out.exists() and Path(path).exists() and out.samefile(path):
+            raise UsageError(f"--out {out}: is also read by this command; name another file")
 
 
 class Progress:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from stopwise.cli.output import SAMPLES, Progress, logs_path, print_json, say
+from stopwise.cli.output import SAMPLES, Progress, check_out, logs_path, print_json, say
 from stopwise.data.records import Action
 
 BLOCK = 100  # runs whose texts are embedded together
@@ -49,6 +49,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"--limit {args.limit}; expected 1 or more")
     if args.out is not None and args.out.is_dir():
         raise UsageError(f"--out {args.out}: is a folder; expected a file to write; name a file")
+    if args.out is not None:
+        check_out(args.out, logs_path(args.logs))
     policy = load(run_folder(args.package), cache=args.cache or default_cache())
     trajectories = islice(read_trajectories(logs_path(args.logs)), args.limit)
     tally = _Tally()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from stopwise.cli.output import SAMPLES, Progress, logs_path, print_json, say
+from stopwise.cli.output import SAMPLES, Progress, check_out, logs_path, print_json, say
 from stopwise.data.errors import UsageError
 
 
@@ -79,9 +79,8 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError("--llm and --dynamic-criteria: go with --cov-judge llm")
     if args.score_window is not None and args.score_reasoning is None:
         raise UsageError("--score-window: goes with --score-reasoning M")
-    if args.out.is_dir():
-        raise UsageError(f"--out {args.out}: is a folder; expected a file to write; name a file")
     logs = logs_path(args.logs)
+    check_out(args.out, logs)
     count = count_trajectories(logs)
     progress = Progress()
     coverage = make_coverage(args.llm, args.dynamic_criteria) if args.cov_judge == "llm" else None

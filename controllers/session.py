@@ -6,6 +6,7 @@ from typing import Literal
 
 from stopwise.controllers.base import Controller, Decision, Hindsight, Observation
 from stopwise.controllers.guards import Guards
+from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
 from stopwise.signals.features import FeatureBuilder
 from stopwise.signals.tracker import SignalRow
@@ -45,6 +46,8 @@ class ControlSession:
             mode: "monitor" decides and reports but always continues.
             fail_open: a failing controller must not break the agent: count it and continue. Off in evaluation.
         """
+        if mode not in ("act", "monitor"):
+            raise UsageError(f"mode {mode!r}; expected act or monitor")
         self.controller = controller
         self.guards = guards
         self._can_intervene = can_intervene

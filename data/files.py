@@ -50,14 +50,22 @@ def check_file_target(target: Path) -> None:
     """Refuse early what can be no file to write.
 
     Raises:
-        UsageError: `target` is a folder, or its folder cannot be looked into.
+        UsageError: `target` is a folder, a device, a pipe or a socket, or its folder cannot be looked into.
     """
     try:
-        is_folder = target.is_dir()
+        is_folder, special = target.is_dir(), target.exists() and not target.is_file()
     except OSError as error:
         raise UsageError(f"{target}: cannot be written ({error.strerror}); name a path in a writable folder") from error
     if is_folder:
         raise UsageError(f"{target}: is a folder; expected a file to write; name a file")
+    if special:  # a rename would put a plain file in its place: as root, `--out /dev/null` once did
+        raise UsageError(f"{target}: is a device, a pipe or a socket; expected a file to write; name a file")
+
+
+# what runs and packages consist of: a new one may lack a file of these that the earlier one had
+_RESULT_FILES = frozenset(
+    {"manifest.json", "weights.safetensors", "README.md", "result.json", "config.yaml", "uplift.json"}
+)
 
 
 @contextmanager
@@ -67,7 +75,8 @@ def atomic_folder(target: Path, mark: str = "result.json") -> Iterator[Path]:
     Args:
         target: the folder that shall exist afterwards.
         mark: a file that shows that an existing folder is an earlier result of the same kind. Only such a folder, or
-            an empty one, is replaced: a slip in a path must not delete somebody's work.
+            an empty one, is replaced, and only if it holds nothing that the new one does not: a slip in a path must
+            not delete somebody's work.
 
     Yields:
         A folder beside `target`, so that the rename cannot cross file systems.
@@ -90,6 +99,11 @@ def atomic_folder(target: Path, mark: str = "result.json") -> Iterator[Path]:
     retired = partial.with_suffix(".old")
     try:
         yield partial
+        lost = _would_be_lost(target, partial)
+        if lost is not None:
+            raise UsageError(
+                f"{target}: holds {lost}, which this command does not write; name another folder, or move it away"
+            )
         for path in partial.rglob("*"):
             if path.is_file():
                 with path.open("rb") as written:
@@ -106,6 +120,18 @@ def atomic_folder(target: Path, mark: str = "result.json") -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(retired, ignore_errors=True)
+
+
+def _would_be_lost(target: Path, partial: Path) -> str | None:
+    """A file of an earlier result that the new one neither replaces nor, by its name, makes obsolete."""
+    if not target.is_dir():
+        return None
+    for path in sorted(target.rglob("*")):
+        place = path.relative_to(target)
+        obsolete = place.name in _RESULT_FILES and (partial / place.parent).is_dir()
+        if not path.is_dir() and not (partial / place).exists() and not obsolete:
+            return str(place)
+    return None
 
 
 def write_json(target: Path, value: Any) -> None:

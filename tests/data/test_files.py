@@ -108,7 +108,7 @@ def test_a_folder_appears_when_it_is_whole(tmp_path, umask):
 def test_a_folder_replaces_the_old_one_wholly(tmp_path):
     target = tmp_path / "run"
     _write(target, "old")
-    (target / "left.txt").touch()
+    (target / "config.yaml").touch()
     _write(target, "new", mark="result.json")
     assert _names(target) == ["part", "result.json"]
     assert (target / "part" / "a.txt").read_text() == "new"
@@ -225,3 +225,44 @@ def test_the_hash_is_that_of_the_bytes(tmp_path):
     content = bytes(range(256)) * 5000
     (tmp_path / "file").write_bytes(content)
     assert sha256_file(tmp_path / "file") == hashlib.sha256(content).hexdigest()
+
+
+def test_a_folder_with_somebodys_files_is_not_replaced_though_it_has_the_mark(tmp_path):
+    # a mark is a common name: `export --out project` once deleted a project that had a manifest.json of its own
+    project = tmp_path / "project"
+    (project / "src").mkdir(parents=True)
+    (project / "manifest.json").write_text("{}")
+    (project / "src" / "main.py").write_text("code")
+    with (
+        pytest.raises(UsageError, match=r"holds src/main\.py, which this command does not write"),
+        atomic_folder(project, mark="manifest.json") as partial,
+    ):
+        (partial / "manifest.json").write_text("new")
+    assert (project / "src" / "main.py").read_text() == "code"
+    assert (project / "manifest.json").read_text() == "{}"
+
+
+def test_a_result_of_another_kind_is_not_replaced(tmp_path):
+    trained = tmp_path / "run"
+    (trained / "policy").mkdir(parents=True)
+    (trained / "policy" / "manifest.json").write_text("policy")
+    (trained / "result.json").write_text("trained")
+    with pytest.raises(UsageError, match=r"holds policy/manifest\.json"), atomic_folder(trained) as partial:
+        (partial / "result.json").write_text("compared")
+    assert (trained / "policy" / "manifest.json").read_text() == "policy"
+
+
+def test_a_new_result_may_lack_a_file_of_the_earlier_one(tmp_path):
+    for names in (("result.json", "weights.safetensors"), ("result.json",)):
+        with atomic_folder(tmp_path / "run") as partial:
+            for name in names:
+                (partial / name).write_text("x")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["result.json"]
+
+
+def test_a_device_is_not_replaced_by_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(UsageError, match="is a device, a pipe or a socket"), atomic_path(pipe) as partial:
+        partial.write_text("x")
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
