@@ -30,6 +30,7 @@ def run(args: argparse.Namespace) -> int:
     """Analyze, and print or write the result."""
     from stopwise.data.errors import UsageError
     from stopwise.data.files import sha256_file, write_json
+    from stopwise.evaluation.record import provenance
     from stopwise.evaluation.stagnation import analyze
     from stopwise.signals.table import read_table
 
@@ -42,6 +43,9 @@ def run(args: argparse.Namespace) -> int:
         check_out(args.out, path)
     table = read_table(path)
     result = analyze(table, resamples=args.resamples, horizon=args.horizon, seed=args.seed)
+    settings = {"resamples": args.resamples, "horizon": args.horizon, "seed": args.seed}
+    words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    result = provenance(["stopwise", "analyze", args.signals, *words], settings, {"signals": path}) | result
     result |= {"seed": args.seed, "signals_sha256": sha256_file(path)}
     if args.out is not None:
         write_json(args.out, result)

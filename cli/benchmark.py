@@ -233,7 +233,7 @@ def print_table(result: Mapping[str, Any]) -> None:
 
     rows: Sequence[Mapping[str, Any]] = result["rows"]
     title = (
-        f"{result['questions']} {result['split']} questions, {result['runs']} runs; "
+        f"{result['config']['signals']}: {result['questions']} {result['split']} questions, {result['runs']} runs; "
         f"intervention model: {rows[0]['intervention_model']}"
     )
     table = Table(

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from stopwise.cli.output import check_out
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.splits import SPLITS
 
@@ -47,6 +48,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Convert and report."""
+    if args.to == "jsonl":
+        check_out(args.out, args.logs)
     if args.to == "minari":
         result = _to_minari(args)
     else:
