@@ -29,15 +29,13 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Analyze, and print or write the result."""
     from stopwise.data.errors import UsageError
-    from stopwise.data.files import sha256_file, write_json
+    from stopwise.data.files import write_json
     from stopwise.evaluation.record import provenance
     from stopwise.evaluation.stagnation import analyze
     from stopwise.signals.table import read_table
 
     if args.resamples < 1 or args.horizon < 1 or args.seed < 0:
         raise UsageError("--resamples and --horizon: expected 1 or more; --seed: 0 or more")
-    if args.out is not None and args.out.is_dir():
-        raise UsageError(f"--out {args.out}: is a folder; expected a file to write; name a file")
     path = signals_path(args.signals)
     if args.out is not None:
         check_out(args.out, path)
@@ -46,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
     settings = {"resamples": args.resamples, "horizon": args.horizon, "seed": args.seed}
     words = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     result = provenance(["stopwise", "analyze", args.signals, *words], settings, {"signals": path}) | result
-    result |= {"seed": args.seed, "signals_sha256": sha256_file(path)}
+    result |= {"seed": args.seed, "signals_sha256": result["data_sha256"]["signals"]}
     if args.out is not None:
         write_json(args.out, result)
     if args.json:

@@ -47,8 +47,6 @@ def run(args: argparse.Namespace) -> int:
 
     if args.limit is not None and args.limit < 1:
         raise UsageError(f"--limit {args.limit}; expected 1 or more")
-    if args.out is not None and args.out.is_dir():
-        raise UsageError(f"--out {args.out}: is a folder; expected a file to write; name a file")
     if args.out is not None:
         check_out(args.out, logs_path(args.logs))
     policy = load(run_folder(args.package), cache=args.cache or default_cache())

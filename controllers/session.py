@@ -1,5 +1,6 @@
 """One controller on one run: features, guards, counting and failing open, the same in replay, arena and live agent."""
 
+import hashlib
 import time
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -107,3 +108,9 @@ class ControlSession:
             counts.interventions += 1
             self._since_intervention = 0
         return decision
+
+
+def run_seed(seed: int, trajectory_id: str) -> int:
+    """The seed of a run under an evaluation's seed; every controller meets the same one."""
+    digest = hashlib.sha256(f"{seed}/{trajectory_id}".encode("utf-8", "surrogatepass")).digest()
+    return int.from_bytes(digest[:4], "big")

@@ -1,11 +1,10 @@
 """Running a controller over logged runs, one outcome a run."""
 
-import hashlib
 from dataclasses import dataclass
 
 from stopwise.controllers.base import Controller
 from stopwise.controllers.guards import Guards
-from stopwise.controllers.session import ControlSession, Counts
+from stopwise.controllers.session import ControlSession, Counts, run_seed
 from stopwise.envs.replay import ReplayEnv, RunEnd, end_of_log
 from stopwise.envs.rewards import run_values
 from stopwise.signals.table import SignalTable
@@ -47,11 +46,10 @@ def rollout(env: ReplayEnv, controller: Controller, guards: Guards, *, seed: int
             end, worth = end_of_log(table, index), float(end_value[index])
             outcomes.append(_outcome(table, index, end, session, 0, worth, env.reward.recall))
             continue
-        digest = hashlib.sha256(f"{seed}/{episode.id}".encode("utf-8", "surrogatepass")).digest()
-        run_seed = int.from_bytes(digest[:4], "big")
-        session.begin(run_seed)
+        own_seed = run_seed(seed, episode.id)
+        session.begin(own_seed)
         # the environment draws only where an intervention model does
-        _, info = env.reset(seed=run_seed, options={"episode": index})
+        _, info = env.reset(seed=own_seed, options={"episode": index})
         value, over = 0.0, False
         while not over:
             hindsight = env.hindsight if controller.privileged else None

@@ -1,9 +1,8 @@
 """A controller in the closed loop: signals in, decisions out, and a rethinker's search when it intervenes."""
 
-import hashlib
 from collections.abc import Callable, Sequence
 
-from stopwise.controllers.session import ControlSession
+from stopwise.controllers.session import ControlSession, run_seed
 from stopwise.data.corpus import Query
 from stopwise.data.records import Action, Step
 from stopwise.envs.arena.loop import Verdict
@@ -72,12 +71,6 @@ class ControllerOverseer:
             return Verdict(Action.STOP, 1.0)
         self._refused += 1
         return Verdict(Action.INTERVENE, 1.0, self._rethinker.propose(question, steps, self._run_id))
-
-
-def run_seed(seed: int, trajectory_id: str) -> int:
-    """The seed of a run under an evaluation's seed; every controller meets the same one."""
-    digest = hashlib.sha256(f"{seed}/{trajectory_id}".encode("utf-8", "surrogatepass")).digest()
-    return int.from_bytes(digest[:4], "big")
 
 
 MakeOverseer = Callable[[Query, str], ControllerOverseer]  # (question, trajectory id) -> an overseer of that run alone
