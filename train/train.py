@@ -23,24 +23,8 @@ from stopwise.evaluation.rollout import rollout
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
 from stopwise.signals.table import SignalTable
 from stopwise.train.fit import LogisticFit, action_values, fit_logistic
-from stopwise.train.regression import RegressorName
-from stopwise.train.targets import fitted_targets
+from stopwise.train.targets import TargetOptions, fitted_targets
 from stopwise.train.tune import Objective, choose_threshold, full_recall, tune_rule
-
-
-@dataclass(frozen=True, slots=True)
-class TargetOptions:
-    """Non-anticipative targets: see `stopwise.train.targets.fitted_targets`."""
-
-    folds: int = 5
-    min_rows: int = 200
-    regressor: RegressorName = "ridge"
-    ridge: float = 10.0
-
-    def __post_init__(self) -> None:
-        check_number("targets.folds", self.folds, low=3, whole=True)
-        check_number("targets.min_rows", self.min_rows, low=1, whole=True)
-        check_number("targets.ridge", self.ridge, low=1e-9)
 
 
 @dataclass(frozen=True)

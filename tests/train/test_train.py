@@ -18,7 +18,8 @@ from stopwise.evaluation.benchmark import Arm, benchmark
 from stopwise.evaluation.statistics import question_means
 from stopwise.signals.features import FeatureSpec, build_features
 from stopwise.signals.tracker import SignalConfig
-from stopwise.train.train import TargetOptions, TrainConfig, default_features, run_folder, train
+from stopwise.train.targets import TargetOptions
+from stopwise.train.train import TrainConfig, default_features, run_folder, train
 from stopwise.train.tune import Objective, choose_threshold, stop_rows, stopping_figures, thresholds
 
 REWARD = Reward(search=0.05)
