@@ -133,7 +133,7 @@ def model_card(package: PolicyPackage) -> str:
         f"- signals of logs with sha256 `{info.logs_sha256}`",
     ]
     if package.controller.privileged:
-        lines.append("- privileged: it is told what only a replayed log knows; a bound for tables, refused by live agents")
+        lines.append("- privileged: it is told what only a replayed log knows; a live agent refuses it")
     if package.controller.features is not None:
         lines.append(f"- features from: {', '.join(package.controller.features.signals) or 'the step index alone'}")
     lines += ["", "```python", "import stopwise.runtime", 'policy = stopwise.runtime.load("this folder")', "```", ""]

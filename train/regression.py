@@ -67,7 +67,7 @@ def fit_boosted(features: Floats, values: Floats, seed: int) -> Predict:
 
 
 def one_thread_if_small(rows: int) -> AbstractContextManager[Any]:
-    """Keep boosted trees to one thread on few rows: there threads wait for each other, on a busy machine for seconds."""
+    """Keep boosted trees to one thread on few rows: there threads wait for each other, on a busy machine for long."""
     from threadpoolctl import threadpool_limits  # comes with sklearn
 
     return threadpool_limits(1 if rows < THREADS_FROM_ROWS else None)
