@@ -5,6 +5,9 @@ import time
 from dataclasses import dataclass, replace
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stopwise.controllers.base import Controller, Decision, Hindsight, Observation
 from stopwise.controllers.guards import Guards
 from stopwise.data.errors import UsageError
@@ -65,9 +68,21 @@ class ControlSession:
         self._builder = FeatureBuilder(spec) if spec is not None else None
 
     def decide(
-        self, row: SignalRow, hindsight: Hindsight | None = None, *, can_intervene: bool | None = None
+        self,
+        row: SignalRow,
+        hindsight: Hindsight | None = None,
+        *,
+        can_intervene: bool | None = None,
+        features: NDArray[np.float64] | None = None,
     ) -> Decision:
-        """Decide after a search step, and count; `can_intervene` may rule interventions out for this step alone."""
+        """Decide after a search step, and count.
+
+        Args:
+            row: the signals of the step.
+            hindsight: for privileged controllers.
+            can_intervene: False rules interventions out for this step alone.
+            features: of this step, where a replay that jumps knows them; None: of the rows that were decided on.
+        """
         started = time.perf_counter()
         counts = self.counts
         if self._since_intervention is not None:
@@ -81,7 +96,7 @@ class ControlSession:
         try:
             observation = Observation(
                 row=row,
-                features=self._builder.push(row) if self._builder is not None else None,
+                features=self._builder.push(row) if features is None and self._builder is not None else features,
                 legal=legal,
                 interventions=counts.interventions,
                 since_intervention=self._since_intervention,

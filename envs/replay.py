@@ -66,6 +66,16 @@ class _Course:
         return cls(table, built, recall, values.gain_next, values.stop_value, values.end_value, reward)
 
     @cached_property
+    def _built(self) -> dict[FeatureSpec, Floats]:
+        return {}
+
+    def built(self, spec: FeatureSpec) -> Floats:
+        """Features (N, F) by another spec, computed once."""
+        if spec not in self._built:
+            self._built[spec] = build_features(self.table, spec)
+        return self._built[spec]
+
+    @cached_property
     def hindsight(self) -> tuple[Floats, Floats]:
         """Values of stopping and continuing in hindsight, shape (N,) each."""
         return hindsight_values(self.table, self.reward)
@@ -137,6 +147,14 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
     def signal_row(self) -> SignalRow:
         """The signals of the current step, for controllers of this package; a copy."""
         return self._course.table.row(self._current)
+
+    def features_by(self, spec: FeatureSpec) -> Floats:
+        """A controller's features at the current step, shape (F,), NaN for null: of all the log's steps up to here.
+
+        An intervention may have jumped over some of them, or stayed at one: what is seen at a step does not depend on
+        how the run got there.
+        """
+        return self._course.built(spec)[self._current].copy()
 
     @property
     def can_intervene(self) -> bool:

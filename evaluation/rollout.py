@@ -53,7 +53,10 @@ def rollout(env: ReplayEnv, controller: Controller, guards: Guards, *, seed: int
         value, over = 0.0, False
         while not over:
             hindsight = env.hindsight if controller.privileged else None
-            decision = session.decide(env.signal_row, hindsight, can_intervene=env.can_intervene)
+            # after an intervention the rows decided on are no longer all rows of the log up to here
+            spec = controller.features if info["interventions"] else None
+            features = None if spec is None else env.features_by(spec)
+            decision = session.decide(env.signal_row, hindsight, can_intervene=env.can_intervene, features=features)
             _, reward, terminated, truncated, info = env.step(int(decision.action))
             value += reward
             over = terminated or truncated
