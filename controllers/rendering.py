@@ -132,6 +132,15 @@ class Tokens:
         size = self.spec.row_tokens
         return self.header + self.run(values[:stop])[start * size :]
 
+    def as_asked(self, ids: Sequence[int]) -> list[int]:
+        """Rows as they are read, of rows in which answers stand in the place of the ask tokens that they answer."""
+        size, asks = self.spec.row_tokens, self.spec.interventions + 1
+        read = list(ids)
+        for used, symbol in enumerate(ASKS[:asks]):
+            for place in range(size - asks + used, len(read), size):
+                read[place] = self._ids[symbol]
+        return read
+
     def ask_positions(self, rows: int) -> NDArray[np.int64]:
         """Places of the ask tokens after a header and `rows` rows, shape (rows, M + 1)."""
         size, asks = self.spec.row_tokens, self.spec.interventions + 1

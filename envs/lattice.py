@@ -19,10 +19,9 @@ from numpy.typing import NDArray
 from stopwise.controllers.guards import Guards
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
-from stopwise.envs.interventions import Forbidden, InterventionModel, Noop, Place
+from stopwise.envs.interventions import Forbidden, InterventionModel, Noop
 from stopwise.envs.rewards import Reward, run_values
-from stopwise.envs.uplift import Uplift, next_productive
-from stopwise.signals.features import build_features
+from stopwise.envs.uplift import Uplift, jumps
 from stopwise.signals.table import SignalTable
 
 Floats = NDArray[np.float64]
@@ -95,8 +94,7 @@ def lattices(
     values = run_values(table, reward)
     recall = np.nan_to_num(table.label("recall"))
     final = np.nan_to_num(table.episode_values("final_recall"))
-    features = build_features(table, model.fit.features) if isinstance(model, Uplift) else None
-    chance = model.fit.probability(features) if isinstance(model, Uplift) and features is not None else None
+    found = jumps(table, model.fit) if isinstance(model, Uplift) else None
     allowed = limits(int(table.lengths.max(initial=0)), guards, model.available)
     made: list[Lattice | None] = []
     for episode, (start, stop) in enumerate(zip(table.offsets[:-1], table.offsets[1:], strict=True)):
@@ -113,11 +111,8 @@ def lattices(
         missing = spent
         if isinstance(model, Noop):  # the log's next step comes as if the run had continued
             missing, miss = going_on - reward.intervention, np.arange(1, count + 1)
-        elif chance is not None and features is not None:
-            for row in range(count):
-                ahead = next_productive(Place(table, episode, int(start) + row, features[start + row]))
-                if ahead is not None:
-                    hit[row], odds[row] = ahead - start, chance[start + row]
+        elif found is not None:
+            hit, odds = found.target[start:stop] - start, found.probability[start:stop]
         made.append(
             Lattice(
                 going_on=going_on,
@@ -246,3 +241,24 @@ def _visits(run: Lattice, policy: Floats, after: Ints) -> Floats:
                 reach[..., run.hit[row], count + 1, rest - 1] += odds * pushed
                 reach[..., run.miss[row], count + 1, rest - 1] += (1.0 - odds) * pushed
     return reach[..., :rows, :, :]
+
+
+def by_thresholds(policy: Floats, legal: Bools, stop: Floats, intervene: Floats) -> Floats:
+    """The deterministic policies that `Thresholded.choose` makes of probabilities, one for each pair of thresholds.
+
+    Args:
+        policy: (T, M + 1, C + 1, 3) after the masks.
+        legal: of the lattice, of the same shape.
+        stop: (K,) probabilities of stop from which a run is stopped.
+        intervene: (K,) shares of intervening among the rest from which it intervenes.
+
+    Returns:
+        Shape (K, T, M + 1, C + 1, 3), one for the chosen action.
+    """
+    rest = policy[..., _C] + policy[..., _I]
+    share = np.divide(policy[..., _I], rest, out=np.zeros_like(rest), where=rest > 0)
+    pick = (slice(None), *(None,) * rest.ndim)
+    only = legal[..., _S] & (legal.sum(axis=-1) == 1)
+    stops = legal[..., _S] & ((policy[..., _S] >= stop[pick]) | only)
+    nudges = ~stops & legal[..., _I] & (share >= intervene[pick])
+    return np.stack([~stops & ~nudges, nudges, stops], axis=-1).astype(np.float64)

@@ -30,7 +30,71 @@ class CollapseWarning(UserWarning):
     """A policy uses one action nearly always."""
 
 
-class PolicyTrainer(SFTTrainer):
+class ValidationReturn:
+    """A trainer whose evaluation is the exact return of its policy on validation runs; goes before TRL's class.
+
+    It expects `validation` and `tokens`, and `start_clock` to be called before TRL's own initialisation.
+    """
+
+    validation: list[LmEpisode]
+    tokens: Tokens
+
+    def start_clock(self) -> None:
+        """Begin to count seconds and states."""
+        self._uses: list[ActionUse] = []
+        self._state_gradients = 0
+        self._started = time.monotonic()
+
+    def evaluate(self: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
+        """Expected return of the present policy on the validation runs, each question counting once; nothing is sampled.
+
+        Several processes share the runs.
+        """
+        mine = range(self.args.process_index, len(self.validation), self.args.world_size)
+        figures = validation_figures(self.model, self.validation, self.tokens, mine)
+        gathered = self.accelerator.reduce(torch.tensor(figures, dtype=torch.float64, device=self._metric_device), "sum")
+        value, recall, searches, interventions, *rates = gathered.tolist()
+        metrics = {
+            f"{metric_key_prefix}_{name}": number
+            for name, number in (
+                ("return", value),
+                ("recall", recall),
+                ("searches", searches),
+                ("interventions", interventions),
+                *((f"rate_{action.name.lower()}", rates[action] / sum(rates)) for action in Action),
+            )
+        }
+        most = max(rates) / sum(rates)
+        if most > COLLAPSE:
+            action = Action(int(np.argmax(rates))).name.lower()
+            warnings.warn(
+                f"the policy says {action} at {most:.1%} of its decisions: it has collapsed", CollapseWarning, stacklevel=2
+            )
+        metrics[f"{metric_key_prefix}_collapsed"] = float(most > COLLAPSE)
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def log(self: Any, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add what the policy did, the time, and the states whose gradient was taken, in this process."""
+        if self._uses and "loss" in logs:
+            uses, self._uses = self._uses, []
+            visits = sum(use.visits for use in uses)
+            logs["return"] = float(np.mean([use.value for use in uses]))
+            logs["entropy"] = sum(use.entropy * use.visits for use in uses) / visits
+            for action in Action:
+                logs[f"rate_{action.name.lower()}"] = sum(use.rates[action] * use.visits for use in uses) / visits
+        logs["seconds"] = round(time.monotonic() - self._started, 2)
+        logs["state_gradients"] = self._state_gradients
+        super().log(logs, start_time)  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def _metric_device(self: Any) -> torch.device:
+        # MPS has no float64; everywhere else the sum is taken where the processes can exchange it
+        return self.accelerator.device if self.accelerator.device.type != "mps" else torch.device("cpu")
+
+
+class PolicyTrainer(ValidationReturn, SFTTrainer):
     """Trains a network on episodes, by imitation or by the exact policy gradient."""
 
     def __init__(
@@ -63,9 +127,7 @@ class PolicyTrainer(SFTTrainer):
         self.tokens = tokens
         self.options = options
         self._references: dict[int, torch.Tensor] = {}
-        self._uses: list[ActionUse] = []
-        self._state_gradients = 0
-        self._started = time.monotonic()
+        self.start_clock()
         super().__init__(
             model=network,
             args=arguments,
@@ -110,54 +172,6 @@ class PolicyTrainer(SFTTrainer):
             with torch.no_grad():
                 self._references[number] = action_logits(self.model, [episode], self.tokens)[0]
         self.model.train()
-
-    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        """Expected return of the present policy on the validation runs, each question counting once; sampled nothing.
-
-        Several processes share the runs.
-        """
-        mine = range(self.args.process_index, len(self.validation), self.args.world_size)
-        figures = validation_figures(self.model, self.validation, self.tokens, mine)
-        gathered = self.accelerator.reduce(torch.tensor(figures, dtype=torch.float64, device=self._metric_device), "sum")
-        value, recall, searches, interventions, *rates = gathered.tolist()
-        metrics = {
-            f"{metric_key_prefix}_{name}": number
-            for name, number in (
-                ("return", value),
-                ("recall", recall),
-                ("searches", searches),
-                ("interventions", interventions),
-                *((f"rate_{action.name.lower()}", rates[action] / sum(rates)) for action in Action),
-            )
-        }
-        most = max(rates) / sum(rates)
-        if most > COLLAPSE:
-            action = Action(int(np.argmax(rates))).name.lower()
-            warnings.warn(
-                f"the policy says {action} at {most:.1%} of its decisions: it has collapsed", CollapseWarning, stacklevel=2
-            )
-        metrics[f"{metric_key_prefix}_collapsed"] = float(most > COLLAPSE)
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add what the policy did, the time, and the states whose gradient was taken, in this process."""
-        if self._uses and "loss" in logs:
-            uses, self._uses = self._uses, []
-            visits = sum(use.visits for use in uses)
-            logs["return"] = float(np.mean([use.value for use in uses]))
-            logs["entropy"] = sum(use.entropy * use.visits for use in uses) / visits
-            for action in Action:
-                logs[f"rate_{action.name.lower()}"] = sum(use.rates[action] * use.visits for use in uses) / visits
-        logs["seconds"] = round(time.monotonic() - self._started, 2)
-        logs["state_gradients"] = self._state_gradients
-        super().log(logs, start_time)
-
-    @property
-    def _metric_device(self) -> torch.device:
-        # MPS has no float64; everywhere else the sum is taken where the processes can exchange it
-        return self.accelerator.device if self.accelerator.device.type != "mps" else torch.device("cpu")
 
 
 def validation_figures(
