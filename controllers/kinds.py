@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from stopwise.controllers.base import Controller
 from stopwise.controllers.baselines import FixedBudget, NeverStop, Random
+from stopwise.controllers.boosted import Boosted, Privileged
 from stopwise.controllers.ds_mcm import DsMcm
 from stopwise.controllers.heuristic import Heuristic
 from stopwise.controllers.logistic import Logistic
@@ -17,7 +18,9 @@ from stopwise.signals.features import FeatureSpec
 RULES: dict[str, type[Controller]] = {
     kind.kind: kind for kind in (NeverStop, FixedBudget, Random, Heuristic, DsMcm, Oracle)
 }  # made from parameters alone
-LEARNED = (Logistic.kind,)  # need features and weights
+LEARNED: dict[str, type[Logistic] | type[Boosted]] = {
+    kind.kind: kind for kind in (Logistic, Boosted, Privileged)
+}  # need features and weights
 
 
 def make_rule(kind: str, params: Mapping[str, Any]) -> Controller:
@@ -44,6 +47,6 @@ def make_learned(
         UsageError: the kind is unknown.
         DataError: the weights do not fit the features.
     """
-    if kind == Logistic.kind:
-        return Logistic(features, weights, **params)
+    if kind in LEARNED:
+        return LEARNED[kind](features, weights, **params)
     raise UsageError(f"controller {kind!r} is not one of {', '.join(LEARNED)}")

@@ -189,7 +189,7 @@ def test_runs_without_gold_are_left_out(knowing, trained, questions_of, run_of, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "boosted"}, "kind 'boosted'; expected one of logistic, never_stop"),
+        ({"kind": "forest"}, "kind 'forest'; expected one of logistic, boosted, privileged, never_stop"),
         ({"kind": "oracle"}, "kind 'oracle'"),
         ({"params": {"threshold": 0.5}}, "logistic has no parameter 'threshold'"),
         ({"grid": {"c": (1.0,)}}, "logistic has no parameter 'c'; expected grid.C"),
