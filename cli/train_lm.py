@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from stopwise.cli.output import print_json, say, signals_path
+from stopwise.cli.output import Progress, print_json, say, signals_path
 
 
 def run_lm(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
@@ -35,7 +35,7 @@ def run_lm(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
         inputs["uplift"] = uplift_file(config.uplift)
     work = args.out.with_name(f"{args.out.name}.partial")
     say(f"checkpoints in {work}; call the same command again to go on after an interruption")
-    trained, record = train_lm(config, read_table(path), work)
+    trained, record = train_lm(config, read_table(path), work, Progress())
     processes = PartialState()
     if not processes.is_main_process:
         return 0

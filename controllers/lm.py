@@ -68,7 +68,9 @@ class SmallLM(Controller):
         self.rendering = rendering if isinstance(rendering, RenderingSpec) else _spec(rendering)
         self.weights = {name: np.ascontiguousarray(array) for name, array in weights.items()}
         for name in self.weights:
-            if name.endswith((LORA_A, LORA_B)) and not {_stem(name) + LORA_A, _stem(name) + LORA_B} <= set(self.weights):
+            if name.endswith((LORA_A, LORA_B)) and not {_stem(name) + LORA_A, _stem(name) + LORA_B} <= set(
+                self.weights
+            ):
                 raise DataError(f"lm: weights of {_stem(name)} lack one of the adapter's two matrices; export it again")
         check_number("lm: scaling", scaling, low=0)
         check_number("lm: threshold", threshold, low=0)

@@ -130,6 +130,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
                 callbacks=list(callbacks),
                 rollout_func=self._rollout,
             )
+        self.be_quiet()
 
     def _rollout(self, prompts: list[str], trainer: Any) -> dict[str, Any]:
         """Sample one episode for each prompt, which is a run's number."""
@@ -236,7 +237,15 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
         nothing = np.zeros(rows)
         limits = self._limits[:rows]
         lattice = Lattice(
-            nothing, nothing, nothing, nothing.astype(int), nothing, nothing.astype(int), nothing, limits, np.zeros(rows + 1)
+            nothing,
+            nothing,
+            nothing,
+            nothing.astype(int),
+            nothing,
+            nothing.astype(int),
+            nothing,
+            limits,
+            np.zeros(rows + 1),
         )
         return LmEpisode("", "", (Part(list(ids), 0, rows),), lattice)
 
@@ -317,6 +326,8 @@ class _TimeLimit(TrainerCallback):
             control.should_training_stop = control.should_evaluate = control.should_save = True
 
 
-def _returns(prompts: Sequence[str], completions: Sequence[str], episode_return: Sequence[float], **_: Any) -> list[float]:
+def _returns(
+    prompts: Sequence[str], completions: Sequence[str], episode_return: Sequence[float], **_: Any
+) -> list[float]:
     """The reward: the return of each sampled episode."""
     return [float(value) for value in episode_return]

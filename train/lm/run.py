@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from transformers import TrainerCallback
 
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.lm import BaseModel, SmallLM
@@ -28,6 +29,7 @@ from stopwise.train.lm.episodes import LmEpisode, at_prices, make_episodes, samp
 from stopwise.train.lm.network import changed_arrays, restore, scaling, trainable
 from stopwise.train.lm.scoring import policies
 from stopwise.train.lm.stages import StageResult, run_stage
+from stopwise.train.lm.trainer import Progress, StepProgress
 from stopwise.train.lm.tuning import Thresholds, choose_thresholds
 from stopwise.train.train import default_features, informative_columns, run_folder
 from stopwise.train.tune import full_recall
@@ -59,13 +61,16 @@ class Trained:
     thresholds: Thresholds
 
 
-def train_lm(config: LmConfig, table: SignalTable, work: Path) -> tuple[dict[Method, Trained], dict[str, Any]]:
+def train_lm(
+    config: LmConfig, table: SignalTable, work: Path, progress: Progress | None = None
+) -> tuple[dict[Method, Trained], dict[str, Any]]:
     """Train through all stages of a config; call it again after an interruption, and it goes on.
 
     Args:
         config: what to train.
         table: signals and labels of all splits; only train and val are looked at.
         work: folder for checkpoints and finished stages; one config only.
+        progress: told of every optimizer step.
 
     Returns:
         The policy of each stage, the last one being the result, and a JSON-able record.
@@ -86,7 +91,8 @@ def train_lm(config: LmConfig, table: SignalTable, work: Path) -> tuple[dict[Met
             arrays, result = _read_arrays(work / f"{stage}.safetensors"), StageResult(**read_json(done))
             restore(network, config.lora, arrays)
         else:
-            result = _learn(stage, network, prepared, config, work / stage)
+            callbacks = [] if progress is None else [StepProgress(stage, progress)]
+            result = _learn(stage, network, prepared, config, work / stage, callbacks)
             arrays = changed_arrays(network, config.lora)
             if _main_process():
                 _write_arrays(work / f"{stage}.safetensors", arrays)
@@ -167,7 +173,14 @@ def _targets(
     return {episode.id: targets.q[start:stop] for episode, start, stop in bounds}
 
 
-def _learn(stage: Method, network: Any, prepared: Prepared, config: LmConfig, folder: Path) -> StageResult:
+def _learn(
+    stage: Method,
+    network: Any,
+    prepared: Prepared,
+    config: LmConfig,
+    folder: Path,
+    callbacks: Sequence[TrainerCallback],
+) -> StageResult:
     if stage == "grpo":
         from stopwise.train.lm.grpo import run_grpo
 
@@ -180,6 +193,7 @@ def _learn(stage: Method, network: Any, prepared: Prepared, config: LmConfig, fo
             config.grpo,
             config,
             folder,
+            callbacks,
         )
     options = config.sft if stage == "sft" else config.exact
     return run_stage(
@@ -191,6 +205,7 @@ def _learn(stage: Method, network: Any, prepared: Prepared, config: LmConfig, fo
         options,
         config,
         folder,
+        callbacks,
     )
 
 
@@ -227,9 +242,7 @@ def _finish(
     }
     name = config.name or config.kind
     last = stage == config.stages()[-1]
-    package = PolicyPackage(
-        name if last else f"{name} ({stage})", controller, prepared.guards, table.info, training
-    )
+    package = PolicyPackage(name if last else f"{name} ({stage})", controller, prepared.guards, table.info, training)
     return Trained(package, arrays, result, chosen)
 
 

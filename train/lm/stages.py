@@ -138,7 +138,9 @@ def result_of(trainer: Any, first: dict[str, float] | None) -> StageResult:
         trainer: of transformers.
         first: figures before the first step, which begin the curve.
     """
-    curve: list[dict[str, float]] = [] if first is None else [{"step": 0, "seconds": 0.0, "state_gradients": 0, **first}]
+    curve: list[dict[str, float]] = (
+        [] if first is None else [{"step": 0, "seconds": 0.0, "state_gradients": 0, **first}]
+    )
     for entry in trainer.state.log_history:
         kept = {name: value for name, value in entry.items() if name in _CURVE or name.startswith(("eval_", "rate_"))}
         if "loss" in kept or any(name.startswith("eval_return") for name in kept):
@@ -146,5 +148,3 @@ def result_of(trainer: Any, first: dict[str, float] | None) -> StageResult:
     best = trainer.state.best_metric
     seconds = max((entry.get("seconds", 0.0) for entry in curve), default=0.0)
     return StageResult(curve, float("nan") if best is None else float(best), seconds)
-
-

@@ -6,12 +6,12 @@ gradients, precision, checkpoints with optimizer, random numbers and place in th
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -23,11 +23,26 @@ from stopwise.train.lm.episodes import LmEpisode
 from stopwise.train.lm.losses import ActionUse, exact_loss, imitation_loss
 from stopwise.train.lm.scoring import action_logits, policies
 
+Progress = Callable[[str, int, int | None], None]  # what is done, steps done, steps in all
+
 COLLAPSE = 0.99  # share of one action among all decisions from which a policy has collapsed
 
 
 class CollapseWarning(UserWarning):
     """A policy uses one action nearly always."""
+
+
+class StepProgress(TrainerCallback):
+    """Tells of each optimizer step."""
+
+    def __init__(self, name: str, progress: Progress) -> None:
+        """Tell `progress` of the stage `name`."""
+        self._name, self._progress = name, progress
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tell."""
+        if state.is_world_process_zero:
+            self._progress(self._name, state.global_step, state.max_steps)
 
 
 class ValidationReturn:
@@ -45,6 +60,10 @@ class ValidationReturn:
         self._state_gradients = 0
         self._started = time.monotonic()
 
+    def be_quiet(self: Any) -> None:
+        """Print no logs on stdout: that is for results; call it after TRL's initialisation."""
+        self.remove_callback(PrinterCallback)
+
     def evaluate(self: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         """Expected return of the present policy on the validation runs, each question counting once; nothing is sampled.
 
@@ -52,7 +71,9 @@ class ValidationReturn:
         """
         mine = range(self.args.process_index, len(self.validation), self.args.world_size)
         figures = validation_figures(self.model, self.validation, self.tokens, mine)
-        gathered = self.accelerator.reduce(torch.tensor(figures, dtype=torch.float64, device=self._metric_device), "sum")
+        gathered = self.accelerator.reduce(
+            torch.tensor(figures, dtype=torch.float64, device=self._metric_device), "sum"
+        )
         value, recall, searches, interventions, *rates = gathered.tolist()
         metrics = {
             f"{metric_key_prefix}_{name}": number
@@ -68,7 +89,9 @@ class ValidationReturn:
         if most > COLLAPSE:
             action = Action(int(np.argmax(rates))).name.lower()
             warnings.warn(
-                f"the policy says {action} at {most:.1%} of its decisions: it has collapsed", CollapseWarning, stacklevel=2
+                f"the policy says {action} at {most:.1%} of its decisions: it has collapsed",
+                CollapseWarning,
+                stacklevel=2,
             )
         metrics[f"{metric_key_prefix}_collapsed"] = float(most > COLLAPSE)
         self.log(dict(metrics))
@@ -139,6 +162,7 @@ class PolicyTrainer(ValidationReturn, SFTTrainer):
             processing_class=tokenizer,
             callbacks=list(callbacks),
         )
+        self.be_quiet()
         self.model_accepts_loss_kwargs = False  # our loss is a mean over runs: accumulation has to divide it
 
     def compute_loss(

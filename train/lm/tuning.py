@@ -54,7 +54,9 @@ def choose_thresholds(
     nudges = _candidates(shares, NUDGES)
     # the mildest first: of equals the first is taken
     pairs = np.array([(stop, nudge) for stop in stops for nudge in nudges])
-    made = [by_thresholds(p, e.lattice.legal, pairs[:, 0], pairs[:, 1]) for p, e in zip(policies, episodes, strict=True)]
+    made = [
+        by_thresholds(p, e.lattice.legal, pairs[:, 0], pairs[:, 1]) for p, e in zip(policies, episodes, strict=True)
+    ]
     found = mean_expected([episode.lattice for episode in episodes], made, weights)
     best = objective.best(found.value, found.recall, found.searches, full_recall)
     stop, nudge = (float(value) for value in pairs[best])
