@@ -1,8 +1,8 @@
 """Group-relative policy optimisation with TRL, on whole sampled episodes of replayed runs.
 
-Shao et al., *DeepSeekMath*, arXiv 2402.03300, section 4.1: several episodes of one run, sampled from the present policy,
-form a group; the advantage of each is its return against the group's mean. A completion is the run's rendered rows as
-far as the episode went; the policy's own tokens are those where it was asked, and TRL's mask says which.
+Shao et al., *DeepSeekMath*, arXiv 2402.03300, section 4.1: several episodes of one run, sampled from the present
+policy, form a group; the advantage of each is its return against the group's mean. A completion is the run's rendered
+rows as far as the episode went; the policy's own tokens are those where it was asked, and TRL's mask says which.
 
 What a network reads does not depend on what a policy did (`stopwise.controllers.rendering`), so one pass over a run
 serves all episodes of its group, in sampling and in the loss: an episode costs a share of a pass, not a whole one.
@@ -28,7 +28,7 @@ from stopwise.data.errors import DataError
 from stopwise.data.records import Action
 from stopwise.envs.lattice import Lattice
 from stopwise.train.lm.config import GrpoOptions, LmConfig
-from stopwise.train.lm.episodes import LmEpisode
+from stopwise.train.lm.episodes import LmEpisode, Part
 from stopwise.train.lm.losses import ActionUse, masked_log_policy
 from stopwise.train.lm.scoring import action_logits, policies
 from stopwise.train.lm.stages import StageResult, result_of, shared_arguments
@@ -187,7 +187,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
         compute_entropy: bool = False,
         **kwargs: Any,
     ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
-        """Log-probability of each answer among the legal actions, 0 elsewhere, shape (B, logits_to_keep); entropies too."""
+        """Log-probability of each answer among the legal actions, 0 elsewhere, (B, logits_to_keep); entropies too."""
         header = len(self.tokens.header)
         lengths = attention_mask.sum(dim=1) - header
         answered = [row[header : header + int(length)].tolist() for row, length in zip(input_ids, lengths, strict=True)]
@@ -232,8 +232,6 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
 
     def _bare(self, ids: Sequence[int], rows: int) -> LmEpisode:
         """Rows to be read, with the guards' limits and nothing else of a lattice."""
-        from stopwise.train.lm.episodes import Part
-
         nothing = np.zeros(rows)
         limits = self._limits[:rows]
         lattice = Lattice(

@@ -65,9 +65,9 @@ class ValidationReturn:
         self.remove_callback(PrinterCallback)
 
     def evaluate(self: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        """Expected return of the present policy on the validation runs, each question counting once; nothing is sampled.
+        """Expected return of the present policy on the validation runs, each question counting once.
 
-        Several processes share the runs.
+        Nothing is sampled. Several processes share the runs.
         """
         mine = range(self.args.process_index, len(self.validation), self.args.world_size)
         figures = validation_figures(self.model, self.validation, self.tokens, mine)
