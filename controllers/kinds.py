@@ -10,9 +10,10 @@ from stopwise.controllers.baselines import FixedBudget, NeverStop, Random
 from stopwise.controllers.boosted import Boosted, Privileged
 from stopwise.controllers.ds_mcm import DsMcm
 from stopwise.controllers.heuristic import Heuristic
+from stopwise.controllers.lm import SmallLM
 from stopwise.controllers.logistic import Logistic
 from stopwise.controllers.oracle import Oracle
-from stopwise.data.errors import UsageError
+from stopwise.data.errors import DataError, UsageError
 from stopwise.signals.features import FeatureSpec
 
 RULES: dict[str, type[Controller]] = {
@@ -30,7 +31,7 @@ def make_rule(kind: str, params: Mapping[str, Any]) -> Controller:
         UsageError: the kind or a parameter is unknown, or a value is not allowed.
     """
     if kind not in RULES:
-        hint = "; train it and name its run as `policy`" if kind in LEARNED else ""
+        hint = "; train it and name its run as `policy`" if kind in (*LEARNED, SmallLM.kind) else ""
         raise UsageError(f"controller {kind!r} is not one of {', '.join(RULES)}{hint}")
     try:
         return RULES[kind](**params)
@@ -39,7 +40,7 @@ def make_rule(kind: str, params: Mapping[str, Any]) -> Controller:
 
 
 def make_learned(
-    kind: str, params: Mapping[str, Any], features: FeatureSpec, weights: Mapping[str, NDArray[Any]]
+    kind: str, params: Mapping[str, Any], features: FeatureSpec | None, weights: Mapping[str, NDArray[Any]]
 ) -> Controller:
     """A controller with weights.
 
@@ -47,6 +48,10 @@ def make_learned(
         UsageError: the kind is unknown.
         DataError: the weights do not fit the features.
     """
+    if kind == SmallLM.kind:
+        return SmallLM(None, weights, **params)
     if kind in LEARNED:
+        if features is None:
+            raise DataError(f"controller {kind}: names no features; export the policy again")
         return LEARNED[kind](features, weights, **params)
-    raise UsageError(f"controller {kind!r} is not one of {', '.join(LEARNED)}")
+    raise UsageError(f"controller {kind!r} is not one of {', '.join((*LEARNED, SmallLM.kind))}")

@@ -39,23 +39,25 @@ class SmallLM(Controller):
 
     def __init__(
         self,
+        features: None,
         weights: Mapping[str, NDArray[Any]],
         *,
         base: BaseModel | Mapping[str, str],
         rendering: RenderingSpec | Mapping[str, Any],
         scaling: float = 1.0,
-        stop_threshold: float = 0.5,
+        threshold: float = 0.5,
         intervene_threshold: float = 0.5,
     ) -> None:
         """Set up; the network is loaded by `prepare`, or at the first decision.
 
         Args:
+            features: none: it reads rows, see `rendering`.
             weights: for a module ``m`` of the base, ``m.lora_A`` (rank, in) and ``m.lora_B`` (out, rank), or the whole
                 of a parameter under its own name.
             base: the base model.
             rendering: what it reads.
             scaling: factor of B A.
-            stop_threshold: probability of stop, after the masks, from which it stops.
+            threshold: probability of stop, after the masks, from which it stops.
             intervene_threshold: probability of intervene given that it does not stop, from which it intervenes.
 
         Raises:
@@ -66,13 +68,15 @@ class SmallLM(Controller):
         self.rendering = rendering if isinstance(rendering, RenderingSpec) else _spec(rendering)
         self.weights = {name: np.ascontiguousarray(array) for name, array in weights.items()}
         for name in self.weights:
-            if name.endswith((LORA_A, LORA_B)) and not {_stem(name) + LORA_A, _stem(name) + LORA_B} <= set(self.weights):
+            if name.endswith((LORA_A, LORA_B)) and not {_stem(name) + LORA_A, _stem(name) + LORA_B} <= set(
+                self.weights
+            ):
                 raise DataError(f"lm: weights of {_stem(name)} lack one of the adapter's two matrices; export it again")
         check_number("lm: scaling", scaling, low=0)
-        check_number("lm: stop_threshold", stop_threshold, low=0)
+        check_number("lm: threshold", threshold, low=0)
         check_number("lm: intervene_threshold", intervene_threshold, low=0)
         self.scaling = scaling
-        self.stop_threshold = stop_threshold
+        self.threshold = threshold
         self.intervene_threshold = intervene_threshold
         self.optional = self.rendering.signals
         self._scorer = Scorer(self.base, self.weights, scaling, self.rendering)  # shared by all copies
@@ -116,7 +120,7 @@ class SmallLM(Controller):
 
     def choose(self, probabilities: Distribution, legal: Legal) -> Action:
         """Stop from its threshold on, else intervene from its own on, else go on where that is legal."""
-        return choose_by_thresholds(probabilities, legal, self.stop_threshold, self.intervene_threshold)
+        return choose_by_thresholds(probabilities, legal, self.threshold, self.intervene_threshold)
 
     def _read(self) -> NDArray[np.float64]:
         """Logits at the last row's ask tokens, of what has been read so far or of a context begun anew."""
@@ -136,7 +140,7 @@ class SmallLM(Controller):
             "base": asdict(self.base),
             "rendering": asdict(self.rendering),
             "scaling": self.scaling,
-            "stop_threshold": self.stop_threshold,
+            "threshold": self.threshold,
             "intervene_threshold": self.intervene_threshold,
         }
 

@@ -18,6 +18,7 @@ from stopwise.controllers.base import Controller
 from stopwise.controllers.boosted import Boosted
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.kinds import RULES, make_learned, make_rule
+from stopwise.controllers.lm import SmallLM
 from stopwise.controllers.logistic import Logistic
 from stopwise.data.errors import DataError, StopwiseError
 from stopwise.data.files import atomic_folder, read_json, sha256_file
@@ -51,7 +52,7 @@ def write_package(folder: Path, package: PolicyPackage) -> None:
     """
     controller = package.controller
     with atomic_folder(Path(folder), mark=MANIFEST) as partial:
-        if isinstance(controller, Logistic | Boosted):
+        if isinstance(controller, Logistic | Boosted | SmallLM):
             from safetensors.numpy import save_file
 
             save_file(controller.weights, partial / WEIGHTS)
@@ -147,7 +148,8 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> PolicyPackage:
     if kind in RULES:
         controller = make_rule(kind, params)
     else:
-        features = FeatureSpec(tuple(manifest["features"]["signals"]), manifest["features"]["version"])
+        given = manifest["features"]  # null for what reads rows of its own
+        features = None if given is None else FeatureSpec(tuple(given["signals"]), given["version"])
         controller = make_learned(kind, params, features, _read_weights(folder / WEIGHTS))
     return PolicyPackage(
         name=manifest["name"],

@@ -1,11 +1,11 @@
 """What a small language model reads of a run: one rendering for training, evaluation and the live agent.
 
-A header, then one row a search, only ever appended to. A row is a newline, two digits of the search number, two tokens a
-signal (its level from 0 to 9 among training steps, and whether it rose, fell or stayed; ``_`` where it is unknown) and
-one *ask* token for each number of interventions used: ``a`` for none, ``b`` for one, and so on. The action is read off
-at the ask token of the run's own count, as the next token: ``C``, ``I`` or ``S``.
+A header, then one row a search, only ever appended to. A row is a newline, two digits of the search number, two tokens
+a signal (its level from 0 to 9 among training steps, and whether it rose, fell or stayed; ``_`` where it is unknown)
+and one *ask* token for each number of interventions used: ``a`` for none, ``b`` for one, and so on. The action is read
+off at the ask token of the run's own count, as the next token: ``C``, ``I`` or ``S``.
 
-    \\n07 4+3=9-0_ abc        (without the spaces: search 7, four signals, at most two interventions)
+    07 4+3=9-0_ abc        (without the spaces: search 7, four signals, at most two interventions)
 
 What the controller did is so in the ask token, not in the rows: the rows of a log are the same whatever a policy does,
 one forward pass scores every state of a lattice (`stopwise.envs.lattice`), and no action can be misread from text. No
@@ -131,6 +131,15 @@ class Tokens:
         """Header and rows ``start`` to ``stop`` (exclusive, from 0) of a run with `values` (T, S)."""
         size = self.spec.row_tokens
         return self.header + self.run(values[:stop])[start * size :]
+
+    def as_asked(self, ids: Sequence[int]) -> list[int]:
+        """Rows as they are read, of rows in which answers stand in the place of the ask tokens that they answer."""
+        size, asks = self.spec.row_tokens, self.spec.interventions + 1
+        read = list(ids)
+        for used, symbol in enumerate(ASKS[:asks]):
+            for place in range(size - asks + used, len(read), size):
+                read[place] = self._ids[symbol]
+        return read
 
     def ask_positions(self, rows: int) -> NDArray[np.int64]:
         """Places of the ask tokens after a header and `rows` rows, shape (rows, M + 1)."""

@@ -2,10 +2,10 @@
 
 A state is (t, m, c): the search step, the interventions used so far, and the search steps of rest that are left after
 the last one. From it a policy continues, intervenes or stops; what comes of it is known from the log and, for
-interventions, from a named model (`forbidden`, `noop`, `uplift`). So the value of every state and action under a policy,
-and how often the policy gets there, can be computed instead of sampled. With `reach` these give the all-action policy
-gradient (Sutton et al., *Policy Gradient Methods for Reinforcement Learning with Function Approximation*, NeurIPS 1999,
-theorem 1, for episodes): sum over states of reach(s) sum over actions of grad pi(a|s) q(s, a).
+interventions, from a named model (`forbidden`, `noop`, `uplift`). So the value of every state and action under a
+policy, and how often the policy gets there, can be computed instead of sampled. With `reach` these give the all-action
+policy gradient (Sutton et al., *Policy Gradient Methods for Reinforcement Learning with Function Approximation*,
+NeurIPS 1999, theorem 1, for episodes): sum over states of reach(s) sum over actions of grad pi(a|s) q(s, a).
 
 Policies may be stacked along leading axes: arrays then begin with them, written ... below.
 """

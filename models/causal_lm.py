@@ -28,8 +28,8 @@ def load_causal_lm(name: str = SMOLLM2, *, dtype: str = "float32", device: str |
     """Load a network and its tokenizer.
 
     Args:
-        name: ``SmolLM2-135M-Instruct`` (the packaged weights), ``tiny-random`` (two random layers, for tests), a Hugging
-            Face id, or a folder.
+        name: ``SmolLM2-135M-Instruct`` (the packaged weights), ``tiny-random`` (two random layers, for tests), a
+            Hugging Face id, or a folder.
         dtype: of the weights in memory, a torch name.
         device: torch device; None is CUDA where there is one, else the CPU.
 

@@ -9,7 +9,7 @@ from stopwise.controllers.rendering import DEFAULT_SIGNALS
 from stopwise.data.errors import UsageError
 from stopwise.envs.rewards import Reward
 from stopwise.models.smollm2 import SMOLLM2
-from stopwise.train.train import TargetOptions
+from stopwise.train.targets import TargetOptions
 from stopwise.train.tune import Objective
 
 Method = Literal["sft", "exact", "grpo"]

@@ -58,7 +58,7 @@ def exact_loss(
     """Minus the all-action policy gradient objective of one run; its gradient is that of -V(start).
 
     With reach rho and action values q of the present policy, both taken as constants: - sum_s rho(s) sum_a pi(a|s)
-    q(s, a). By the policy gradient theorem its gradient is exact, without sampling. Both are computed anew at each call.
+    q(s, a). By the policy gradient theorem its gradient is exact, without sampling. Both are made anew at each call.
 
     Args:
         logits: (T, M + 1, 3) with gradients.

@@ -1,4 +1,4 @@
-"""The network that is trained: a base model with an adapter or with all weights free, and what training changed in it."""
+"""The network that is trained: a base with an adapter or with all weights free, and what training changed in it."""
 
 from collections.abc import Mapping
 from typing import Any

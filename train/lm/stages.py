@@ -66,10 +66,9 @@ def run_stage(
     if isinstance(options, ExactOptions) and options.kl:
         trainer.remember_reference()
     resume = get_last_checkpoint(str(folder)) if folder.exists() else None
-    if resume is None:
-        trainer.evaluate()  # where the curve begins
+    first = trainer.evaluate() if resume is None else None
     trainer.train(resume_from_checkpoint=resume)
-    return result_of(trainer)
+    return result_of(trainer, first)
 
 
 def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: int) -> dict[str, Any]:
@@ -132,9 +131,16 @@ def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: i
     }
 
 
-def result_of(trainer: Any) -> StageResult:
-    """The curve and the best return of a trainer that is done."""
-    curve = []
+def result_of(trainer: Any, first: dict[str, float] | None) -> StageResult:
+    """The curve and the best return of a trainer that is done.
+
+    Args:
+        trainer: of transformers.
+        first: figures before the first step, which begin the curve.
+    """
+    curve: list[dict[str, float]] = (
+        [] if first is None else [{"step": 0, "seconds": 0.0, "state_gradients": 0, **first}]
+    )
     for entry in trainer.state.log_history:
         kept = {name: value for name, value in entry.items() if name in _CURVE or name.startswith(("eval_", "rate_"))}
         if "loss" in kept or any(name.startswith("eval_return") for name in kept):
@@ -142,5 +148,3 @@ def result_of(trainer: Any) -> StageResult:
     best = trainer.state.best_metric
     seconds = max((entry.get("seconds", 0.0) for entry in curve), default=0.0)
     return StageResult(curve, float("nan") if best is None else float(best), seconds)
-
-

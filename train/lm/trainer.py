@@ -6,12 +6,12 @@ gradients, precision, checkpoints with optimizer, random numbers and place in th
 
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
-from transformers import TrainerCallback
+from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
 
@@ -23,6 +23,8 @@ from stopwise.train.lm.episodes import LmEpisode
 from stopwise.train.lm.losses import ActionUse, exact_loss, imitation_loss
 from stopwise.train.lm.scoring import action_logits, policies
 
+Progress = Callable[[str, int, int | None], None]  # what is done, steps done, steps in all
+
 COLLAPSE = 0.99  # share of one action among all decisions from which a policy has collapsed
 
 
@@ -30,7 +32,92 @@ class CollapseWarning(UserWarning):
     """A policy uses one action nearly always."""
 
 
-class PolicyTrainer(SFTTrainer):
+class StepProgress(TrainerCallback):
+    """Tells of each optimizer step."""
+
+    def __init__(self, name: str, progress: Progress) -> None:
+        """Tell `progress` of the stage `name`."""
+        self._name, self._progress = name, progress
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Tell."""
+        if state.is_world_process_zero:
+            self._progress(self._name, state.global_step, state.max_steps)
+
+
+class ValidationReturn:
+    """A trainer whose evaluation is the exact return of its policy on validation runs; goes before TRL's class.
+
+    It expects `validation` and `tokens`, and `start_clock` to be called before TRL's own initialisation.
+    """
+
+    validation: list[LmEpisode]
+    tokens: Tokens
+
+    def start_clock(self) -> None:
+        """Begin to count seconds and states."""
+        self._uses: list[ActionUse] = []
+        self._state_gradients = 0
+        self._started = time.monotonic()
+
+    def be_quiet(self: Any) -> None:
+        """Print no logs on stdout: that is for results; call it after TRL's initialisation."""
+        self.remove_callback(PrinterCallback)
+
+    def evaluate(self: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
+        """Expected return of the present policy on the validation runs, each question counting once.
+
+        Nothing is sampled. Several processes share the runs.
+        """
+        mine = range(self.args.process_index, len(self.validation), self.args.world_size)
+        figures = validation_figures(self.model, self.validation, self.tokens, mine)
+        gathered = self.accelerator.reduce(
+            torch.tensor(figures, dtype=torch.float64, device=self._metric_device), "sum"
+        )
+        value, recall, searches, interventions, *rates = gathered.tolist()
+        metrics = {
+            f"{metric_key_prefix}_{name}": number
+            for name, number in (
+                ("return", value),
+                ("recall", recall),
+                ("searches", searches),
+                ("interventions", interventions),
+                *((f"rate_{action.name.lower()}", rates[action] / sum(rates)) for action in Action),
+            )
+        }
+        most = max(rates) / sum(rates)
+        if most > COLLAPSE:
+            action = Action(int(np.argmax(rates))).name.lower()
+            warnings.warn(
+                f"the policy says {action} at {most:.1%} of its decisions: it has collapsed",
+                CollapseWarning,
+                stacklevel=2,
+            )
+        metrics[f"{metric_key_prefix}_collapsed"] = float(most > COLLAPSE)
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def log(self: Any, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Add what the policy did, the time, and the states whose gradient was taken, in this process."""
+        if self._uses and "loss" in logs:
+            uses, self._uses = self._uses, []
+            visits = sum(use.visits for use in uses)
+            logs["return"] = float(np.mean([use.value for use in uses]))
+            logs["entropy"] = sum(use.entropy * use.visits for use in uses) / visits
+            for action in Action:
+                logs[f"rate_{action.name.lower()}"] = sum(use.rates[action] * use.visits for use in uses) / visits
+        logs["seconds"] = round(time.monotonic() - self._started, 2)
+        logs["state_gradients"] = self._state_gradients
+        super().log(logs, start_time)  # pyright: ignore[reportAttributeAccessIssue]
+
+    @property
+    def _metric_device(self: Any) -> torch.device:
+        # MPS has no float64; everywhere else the sum is taken where the processes can exchange it
+        return self.accelerator.device if self.accelerator.device.type != "mps" else torch.device("cpu")
+
+
+class PolicyTrainer(ValidationReturn, SFTTrainer):
     """Trains a network on episodes, by imitation or by the exact policy gradient."""
 
     def __init__(
@@ -63,9 +150,7 @@ class PolicyTrainer(SFTTrainer):
         self.tokens = tokens
         self.options = options
         self._references: dict[int, torch.Tensor] = {}
-        self._uses: list[ActionUse] = []
-        self._state_gradients = 0
-        self._started = time.monotonic()
+        self.start_clock()
         super().__init__(
             model=network,
             args=arguments,
@@ -77,6 +162,7 @@ class PolicyTrainer(SFTTrainer):
             processing_class=tokenizer,
             callbacks=list(callbacks),
         )
+        self.be_quiet()
         self.model_accepts_loss_kwargs = False  # our loss is a mean over runs: accumulation has to divide it
 
     def compute_loss(
@@ -110,54 +196,6 @@ class PolicyTrainer(SFTTrainer):
             with torch.no_grad():
                 self._references[number] = action_logits(self.model, [episode], self.tokens)[0]
         self.model.train()
-
-    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
-        """Expected return of the present policy on the validation runs, each question counting once; sampled nothing.
-
-        Several processes share the runs.
-        """
-        mine = range(self.args.process_index, len(self.validation), self.args.world_size)
-        figures = validation_figures(self.model, self.validation, self.tokens, mine)
-        gathered = self.accelerator.reduce(torch.tensor(figures, dtype=torch.float64, device=self._metric_device), "sum")
-        value, recall, searches, interventions, *rates = gathered.tolist()
-        metrics = {
-            f"{metric_key_prefix}_{name}": number
-            for name, number in (
-                ("return", value),
-                ("recall", recall),
-                ("searches", searches),
-                ("interventions", interventions),
-                *((f"rate_{action.name.lower()}", rates[action] / sum(rates)) for action in Action),
-            )
-        }
-        most = max(rates) / sum(rates)
-        if most > COLLAPSE:
-            action = Action(int(np.argmax(rates))).name.lower()
-            warnings.warn(
-                f"the policy says {action} at {most:.1%} of its decisions: it has collapsed", CollapseWarning, stacklevel=2
-            )
-        metrics[f"{metric_key_prefix}_collapsed"] = float(most > COLLAPSE)
-        self.log(dict(metrics))
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
-        return metrics
-
-    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Add what the policy did, the time, and the states whose gradient was taken, in this process."""
-        if self._uses and "loss" in logs:
-            uses, self._uses = self._uses, []
-            visits = sum(use.visits for use in uses)
-            logs["return"] = float(np.mean([use.value for use in uses]))
-            logs["entropy"] = sum(use.entropy * use.visits for use in uses) / visits
-            for action in Action:
-                logs[f"rate_{action.name.lower()}"] = sum(use.rates[action] * use.visits for use in uses) / visits
-        logs["seconds"] = round(time.monotonic() - self._started, 2)
-        logs["state_gradients"] = self._state_gradients
-        super().log(logs, start_time)
-
-    @property
-    def _metric_device(self) -> torch.device:
-        # MPS has no float64; everywhere else the sum is taken where the processes can exchange it
-        return self.accelerator.device if self.accelerator.device.type != "mps" else torch.device("cpu")
 
 
 def validation_figures(
