@@ -162,7 +162,7 @@ def forge(folder, change):
         (lambda m: m.update(kind="forest"), "controller 'forest'"),
         (lambda m: m.update(kind="boosted"), "boosted: weights feature are missing"),
         (lambda m: m["params"].update(extra=1), "extra"),
-        (lambda m: m.update(features=None), "inconsistent"),
+        (lambda m: m.update(features=None), "logistic: names no features"),
         (lambda m: m["features"].update(version=2), "version 2"),
         (lambda m: m["features"].update(signals=["Nov"]), "expected shape"),
         (lambda m: m["features"].update(signals=["Now"]), "unknown signal 'Now'"),
