@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from stopwise.data.store import read_trajectories
+from stopwise.data.records import Document, Step, Trajectory
+from stopwise.data.store import read_trajectories, write_trajectories
 from stopwise.data.world.generate import WorldConfig, write_world
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
@@ -45,6 +46,22 @@ def test_interventions(tmp_path: Path) -> None:
     for row in rows:
         low, high = row["recall"]["ci"]
         assert 0 <= low <= row["recall"]["mean"] <= high <= 1
+
+
+@pytest.mark.slow
+def test_score_reasoning(tiny_lm_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "scored.json"
+    step = Step("search", "Which river is it?", ("a river",), (Document("d", "A town by the river."),))
+    runs = [Trajectory(f"r{number}", "q", "Which town?", (step,) * (number + 1)) for number in range(3)]
+    write_trajectories(tmp_path / "runs.parquet", runs)
+    words = ("--logs", tmp_path / "runs.parquet", "--model", tiny_lm_folder, "--runs", 2, "--rounds", 3)
+    script("score_reasoning.py", *words, "--out", out)
+    result = json.loads(out.read_text(encoding="utf-8"))
+    assert len(result["share_of_bare_by_round"]) == 3
+    assert result["share_of_bare"] == pytest.approx(sorted(result["share_of_bare_by_round"])[1], abs=1e-4)
+    assert (result["runs"], result["searches"], result["batches"]) == (2, 3, 1)
+    assert 100 < result["tokens"] < 2048
+    assert str(tmp_path.parent) not in json.dumps(result)
 
 
 SMALL_WORLD = ("--documents", 3000, "--questions", 60, "--encoded", 150, "--queries", 40)
