@@ -44,6 +44,7 @@ def build_index(vectors: NDArray[np.float32], backend: Literal["faiss", "ivf"], 
     else:
         cells = cells_of(count)
         index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dimension), dimension, cells, faiss.METRIC_INNER_PRODUCT)
+        index.cp.min_points_per_centroid = 1  # it would print a warning for a corpus of a few documents
         index.train(vectors[:: max(1, count // (TRAINING_PER_CELL * cells))])
         index.nprobe = probes
     index.add(vectors)
