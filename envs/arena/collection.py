@@ -12,6 +12,7 @@ from stopwise.envs.arena.branching import BranchConfig
 from stopwise.envs.arena.kinds import KINDS
 from stopwise.envs.arena.population import sample_queries
 from stopwise.envs.arena.react_agent import ReactConfig
+from stopwise.envs.arena.vector_index import Backend
 from stopwise.models.chat_config import ChatConfig
 
 
@@ -50,7 +51,7 @@ class CollectConfig:
     runs: int = 1  # runs of every agent on every question
     dataset: str = "world"  # name that the runs carry
     retriever: Literal["dense", "bm25"] = "dense"
-    backend: Literal["exact", "faiss"] = "exact"  # of the dense retriever
+    backend: Backend = "exact"  # of the dense retriever; ivf is approximate, for very many documents
     encoder: str | None = None  # sentence-transformers model; None is the packaged MiniLM
     k: int = 5  # documents a query
     controller: ControllerChoice | None = None  # None: the agents run by themselves
