@@ -107,9 +107,7 @@ def extract_abstraction(steps: Sequence[Step], label: Label) -> str:
     elif new == 0:
         insight = "Nothing new came in: the lead is exhausted. Take another part of the question."
     else:
-        insight = (
-            "New documents came in and the run still failed: verify which clue they fit before following them."
-        )
+        insight = "New documents came in and the run still failed: verify which clue they fit before following them."
     return f"{behaviour}\nWhat to improve: {insight}"
 
 
