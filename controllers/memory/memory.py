@@ -95,6 +95,17 @@ class ExperienceMemory:
 
     def nearest_to(self, vector: Vectors, k: int = 2) -> Recalled:
         """As `nearest`, for an embedding of shape (D,) and unit length."""
+        found = self.search(vector, k)
+        entries = self._store.read([int(id) for _, ids in found for id in ids])
+        pools = []
+        for cosines, ids in found:  # an entry may have gone since the search: another process consolidated
+            rows = [(entries[int(id)], float(c)) for id, c in zip(ids, cosines, strict=True) if int(id) in entries]
+            pools.append((tuple(entry for entry, _ in rows), tuple(cosine for _, cosine in rows)))
+        (successes, near), (failures, far) = pools
+        return Recalled(successes, failures, near, far)
+
+    def search(self, vector: Vectors, k: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+        """Cosines and ids of the `k` most similar entries, most similar first, for each of `LABELS`."""
         check_number("memory: k", k, low=1, whole=True)
         found: list[tuple[NDArray[np.float32], NDArray[np.int64]]] = []
         with self._lock:
@@ -106,13 +117,7 @@ class ExperienceMemory:
                     cosines, ids = index.search(vector[None, :], k)
                 there = ids[0] >= 0
                 found.append((cosines[0][there], ids[0][there]))
-        entries = self._store.read([int(id) for _, ids in found for id in ids])
-        pools = []
-        for cosines, ids in found:  # an entry may have gone since the search: another process consolidated
-            rows = [(entries[int(id)], float(c)) for id, c in zip(ids, cosines, strict=True) if int(id) in entries]
-            pools.append((tuple(entry for entry, _ in rows), tuple(cosine for _, cosine in rows)))
-        (successes, near), (failures, far) = pools
-        return Recalled(successes, failures, near, far)
+        return found
 
     def add(self, entry: Entry) -> bool:
         """Keep an entry, unless its pool holds a near duplicate (eq. 21, 22); returns whether it was kept.
