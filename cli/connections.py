@@ -64,17 +64,11 @@ class Connections:
         connect(controller, self._client, None if memory is None else self._open(Path(memory), controller.online))
 
     def _open(self, folder: Path, online: bool) -> Any:
-        from stopwise.controllers.memory.memory import FILE, ExperienceMemory
-        from stopwise.models.embedding_cache import CachedEncoder
-        from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
-
-        if not (folder / FILE).is_file():
-            raise DataError(f"{folder}: no experience memory; build one with `stopwise train configs/memory.yaml`")
         if online:  # it grows as the benchmark runs: on a copy, or a second run would begin with what the first learnt
             self._scratch.append(tempfile.TemporaryDirectory())
-            folder = Path(shutil.copytree(folder, Path(self._scratch[-1].name) / folder.name))
-        model = MINILM if self._encoder is None or self._encoder.startswith(f"{MINILM}@") else self._encoder
-        memory = ExperienceMemory(folder, CachedEncoder(SentenceTransformerEncoder(model)))
+            copy = Path(self._scratch[-1].name) / "memory"
+            folder = Path(shutil.copytree(folder, copy)) if folder.is_dir() else folder
+        memory = open_memory(folder, self._encoder)
         self._memories.append(memory)
         memory.check_disjoint(self._questions)
         return memory
@@ -84,6 +78,26 @@ class Connections:
         if self._client is None:
             return None
         return {"model": self._client.id, "served_model": self._client.served_model, **self._client.ledger.report()}
+
+
+def open_memory(folder: Path, encoder: str | None) -> Any:
+    """An experience memory.
+
+    Args:
+        folder: where it lies.
+        encoder: id of the encoder that it was built with; None is the packaged MiniLM.
+
+    Raises:
+        DataError: there is none, or it was built with another encoder.
+    """
+    from stopwise.controllers.memory.memory import FILE, ExperienceMemory
+    from stopwise.models.embedding_cache import CachedEncoder
+    from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
+
+    if not (folder / FILE).is_file():
+        raise DataError(f"{folder}: no experience memory; build one with `stopwise train configs/memory.yaml`")
+    model = MINILM if encoder is None or encoder.startswith(f"{MINILM}@") else encoder
+    return ExperienceMemory(folder, CachedEncoder(SentenceTransformerEncoder(model)))
 
 
 def texts_of(name: str | None, arms: Sequence[Any], table: Any) -> Mapping[str, Any] | None:

@@ -137,6 +137,7 @@ def layout(
     """One row: an arm's figures, and against the same runs under never_stop (null for that itself)."""
     figures, full = summarise(outcomes, questions), summarise(baseline, questions)
     figures["saving"] = _share(full["searches"] - figures["searches"], full["searches"])
+    figures["controller_seconds"] = sum(run.seconds for run in outcomes) / len(outcomes)  # a run
     versus = None if outcomes is baseline else against(outcomes, baseline, questions, seed, margin)
     return figures | {"versus_never_stop": versus}
 
@@ -172,7 +173,6 @@ def summarise(outcomes: Sequence[RunOutcome], questions: NDArray[np.int64]) -> d
         "controller_calls": _mean(arrays["calls"], questions),
         "controller_tokens": _mean(arrays["tokens"], questions),
         "controller_failures": dict(sum((Counter(run.failures) for run in outcomes), Counter())),
-        "controller_seconds": sum(run.seconds for run in outcomes) / len(outcomes) if outcomes else None,
         "milliseconds_a_decision": 1e3 * sum(run.seconds for run in outcomes) / decisions if decisions else None,
     }
 
