@@ -9,13 +9,18 @@ from stopwise.controllers.base import Controller
 from stopwise.controllers.baselines import FixedBudget, NeverStop, Random
 from stopwise.controllers.ds_mcm import DsMcm
 from stopwise.controllers.heuristic import Heuristic
+from stopwise.controllers.llm_critic import LlmCritic
 from stopwise.controllers.logistic import Logistic
+from stopwise.controllers.memory.entries import Recall
 from stopwise.controllers.oracle import Oracle
+from stopwise.controllers.prompted import Prompted
+from stopwise.controllers.raac import Raac
 from stopwise.data.errors import UsageError
+from stopwise.models.chat_client import ChatClient
 from stopwise.signals.features import FeatureSpec
 
 RULES: dict[str, type[Controller]] = {
-    kind.kind: kind for kind in (NeverStop, FixedBudget, Random, Heuristic, DsMcm, Oracle)
+    kind.kind: kind for kind in (NeverStop, FixedBudget, Random, Heuristic, DsMcm, Oracle, Raac, LlmCritic)
 }  # made from parameters alone
 LEARNED = (Logistic.kind,)  # need features and weights
 
@@ -47,3 +52,35 @@ def make_learned(
     if kind == Logistic.kind:
         return Logistic(features, weights, **params)
     raise UsageError(f"controller {kind!r} is not one of {', '.join(LEARNED)}")
+
+
+def asks_model(controller: Controller) -> bool:
+    """Whether it cannot decide without a language model."""
+    return isinstance(controller, Prompted) and controller.asks_model
+
+
+def asks_memory(controller: Controller) -> bool:
+    """Whether it cannot decide without an experience memory."""
+    return isinstance(controller, DsMcm) and controller.asks_memory
+
+
+def connect(controller: Controller, client: ChatClient | None, memory: Recall | None = None) -> None:
+    """Give a controller the language model and the experience memory that it asks; others are left alone.
+
+    Raises:
+        UsageError: it asks one, and that is None.
+    """
+    if isinstance(controller, Prompted) and controller.asks_model:
+        if client is None:
+            raise UsageError(f"{controller.kind}: asks a language model; name one under `llm`, see configs/llm.yaml")
+        controller.client = client
+    if isinstance(controller, DsMcm) and controller.asks_memory:
+        if memory is None:
+            raise UsageError("ds_mcm: the slow monitor asks a memory; name one under `memory`, or set recall: 0")
+        controller.memory = memory
+
+
+def connect_like(controller: Controller, other: Controller) -> None:
+    """Connect a controller to what `other`, of the same kind, is connected to."""
+    if isinstance(other, Prompted):
+        connect(controller, other.client, other.memory if isinstance(other, DsMcm) else None)
