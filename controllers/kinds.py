@@ -15,12 +15,14 @@ from stopwise.controllers.memory.entries import Recall
 from stopwise.controllers.oracle import Oracle
 from stopwise.controllers.prompted import Prompted
 from stopwise.controllers.raac import Raac
+from stopwise.controllers.review_stopping import Chao1, Knee, Target
 from stopwise.data.errors import UsageError
 from stopwise.models.chat_client import ChatClient
 from stopwise.signals.features import FeatureSpec
 
 RULES: dict[str, type[Controller]] = {
-    kind.kind: kind for kind in (NeverStop, FixedBudget, Random, Heuristic, DsMcm, Oracle, Raac, LlmCritic)
+    kind.kind: kind
+    for kind in (NeverStop, FixedBudget, Random, Heuristic, DsMcm, Oracle, Raac, LlmCritic, Knee, Target, Chao1)
 }  # made from parameters alone
 LEARNED = (Logistic.kind,)  # need features and weights
 
