@@ -32,8 +32,11 @@ def run(args: argparse.Namespace) -> int:
     from stopwise.signals.table import read_table
     from stopwise.train.train import TrainConfig, train
 
-    if load_values(args.config, args.overrides).get("kind") == "memory":
+    kind = load_values(args.config, args.overrides).get("kind")
+    if kind == "memory":
         return _train_memory(args)
+    if kind == "q_lambda":
+        return _train_q_lambda(args)
     config = load_config(TrainConfig, args.config, args.overrides)
     path = signals_path(config.signals)
     if config.kind == "uplift":
@@ -136,5 +139,36 @@ def _train_memory(args: argparse.Namespace) -> int:
         say(
             f"{record['sessions']} sessions of {sum(record['runs'].values())} runs, {record['near_duplicates']} near "
             f"duplicates left out; abstractions: {record['abstractions']}; memory in {args.out}"
+        )
+    return 0
+
+
+def _train_q_lambda(args: argparse.Namespace) -> int:
+    """Fit Stop-RAG's stopper and write its run."""
+    from stopwise.controllers.package import write_package
+    from stopwise.data.config import load_config, plain, write_config
+    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.evaluation.record import provenance
+    from stopwise.signals.table import read_table
+    from stopwise.train.q_lambda import QLambdaConfig, train_q_lambda
+
+    config = load_config(QLambdaConfig, args.config, args.overrides)
+    path = signals_path(config.signals)
+    package, record = train_q_lambda(config, read_table(path))
+    command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
+    result = provenance(command, plain(config), {"signals": path}) | record
+    with atomic_folder(args.out) as folder:
+        write_package(folder / "policy", package)
+        write_json(folder / "result.json", result)
+        write_config(folder / "config.yaml", config, command)
+    if args.json:
+        print_json(result | {"out": str(args.out)})
+    else:
+        chosen, greedy = record["validation"], record["greedy"]
+        print(f"{package.name}: {', '.join(f'{key} {value:g}' for key, value in record['chosen'].items())}")
+        say(
+            f"validation: recall {_show(chosen['recall'])} at {_show(chosen['searches'])} searches, return "
+            f"{_show(chosen['return'])} ({_show(greedy['return'])} without a chosen threshold); policy in "
+            f"{args.out / 'policy'}"
         )
     return 0
