@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stopwise.controllers.guards import Guards
+from stopwise.controllers.kinds import asks_model, make_rule
 from stopwise.data.corpus import Query, read_queries
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.splits import split_of
@@ -27,6 +28,11 @@ class ControllerChoice:
     coverage_judge: Literal["encoder", "llm", "gold"] = "encoder"  # of a rule; gold is privileged
     min_coverage: float | None = None  # attempts to answer below that coverage are refused; None lets all through
 
+    @property
+    def asks_model(self) -> bool:
+        """Whether it is a rule that asks the language model; of a policy, its package knows."""
+        return self.kind is not None and asks_model(make_rule(self.kind, self.params))
+
 
 @dataclass(frozen=True)
 class RethinkerChoice:
@@ -45,7 +51,7 @@ class CollectConfig:
     corpus: str  # folder in BEIR layout
     agents: tuple[str, ...] = tuple(KINDS)  # scripted kinds, and names of `react` agents
     react: tuple[ReactConfig, ...] = ()  # agents that `llm` drives
-    llm: ChatConfig | None = None  # the language model of agents, rethinker and coverage judge
+    llm: ChatConfig | None = None  # the language model of agents, controller, rethinker and coverage judge
     split: Literal["train", "val", "cal", "test", "all"] = "all"
     questions: int | None = None  # a fixed sample of so many; None takes all
     runs: int = 1  # runs of every agent on every question
@@ -69,7 +75,8 @@ class CollectConfig:
         if len(set(known)) < len(known):
             raise UsageError(f"react: a name is taken twice, or is that of a scripted kind; found {', '.join(known)}")
         if self.uses_llm and self.llm is None:
-            raise UsageError("llm: is needed by an agent, the rethinker or the coverage judge; see configs/llm.yaml")
+            who = "an agent, the controller, the rethinker or the coverage judge"
+            raise UsageError(f"llm: is needed by {who}; see configs/llm.yaml")
         if self.uses_llm and self.workers > 1:
             raise UsageError("workers: one process keeps to the budget of a language model; expected 1")
         for name in ("runs", "k", "group", "workers"):
@@ -86,7 +93,7 @@ class CollectConfig:
         return (
             any(agent.name in self.agents for agent in self.react)
             or self.rethinker.kind == "llm"
-            or (self.controller is not None and self.controller.coverage_judge == "llm")
+            or (self.controller is not None and (self.controller.coverage_judge == "llm" or self.controller.asks_model))
         )
 
 
