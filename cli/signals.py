@@ -105,6 +105,7 @@ def run(args: argparse.Namespace) -> int:
         make_encoder(names, args.encoder, args.cache),
         fit_se_cut=args.se_cut is None,
         make_judge=coverage,
+        parallel=1 if coverage is None else coverage.parallel,
         logs_sha256=sha256_file(logs),
         progress=lambda what, done, total: progress(what, done, count if total is None else total),
     )

@@ -1,5 +1,6 @@
 """One process of a collection: it holds the corpus and runs groups."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -29,6 +30,7 @@ from stopwise.models.chat_client import ChatClient
 from stopwise.models.chat_config import open_chat
 from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.models.encoders import Embeddings, Encoder
+from stopwise.models.parallel import SideBySide
 from stopwise.signals.coverage import document_sentences
 from stopwise.signals.coverage_llm import LLMCoverage
 from stopwise.signals.table import SignalInfo
@@ -102,51 +104,70 @@ class Worker:
         retriever = self._retriever
         if isinstance(retriever, DenseRetriever) and encoder is not None:
             retriever = retriever.with_encoder(encoder)
-        runs: list[Run] = []
-        for job in self._groups[number]:
+
+        def begin(job: Job) -> Run:
             overseer = None
             if self._config.controller is not None:
                 run_id = f"{self._config.dataset}/{job.kind}/{job.query.id}/{job.run_id}"
                 overseer = self._control.overseer(job.query, run_id, job.kind, encoder)
-            runs.append(self._control.run(job, self._reader, self._loop, overseer))
+            return self._control.run(job, self._reader, self._loop, overseer)
+
+        k, parallel = self._config.k, self._control.parallel
+        with SideBySide(parallel) as side:
+            runs = side.map(begin, self._groups[number])
         if self._config.branch is not None:
             rethinker = self._control.rethinker
-            trajectories, outcomes = branch(runs, retriever, self._config.k, rethinker, self._config.branch)
+            trajectories, outcomes = branch(runs, retriever, k, rethinker, self._config.branch, parallel)
             write_branches(branches_part(self._parts, number), outcomes)
         else:
-            trajectories = list(run_in_step(runs, retriever, self._config.k))
+            trajectories = list(run_in_step(runs, retriever, k, parallel=parallel))
         write_trajectories(trajectories_part(self._parts, number), trajectories)
 
     def _group_encoder(self) -> Encoder | None:
         """An encoder that remembers this group only: what others have asked must not change a batch of this one."""
         if self._network is None:
             return None
-        return _GroupEncoder(CachedEncoder(self._network, ":memory:"), self._stored, self._prepared)
+        own = CachedEncoder(self._network, ":memory:")
+        return _GroupEncoder(own, self._stored, self._prepared, singly=self._config.llm is not None)
 
 
 class _GroupEncoder:
-    """Texts of the corpus come from the collection's store, all others from the group's own cache."""
+    """Texts of the corpus come from the collection's store, all others from the group's own cache.
 
-    def __init__(self, own: CachedEncoder, stored: CachedEncoder | None, prepared: frozenset[str]) -> None:
+    An embedding depends a little on its batch, and the first one stays. Where runs go side by side in threads, which
+    text comes first is chance; so texts are then encoded one by one (`singly`).
+    """
+
+    def __init__(
+        self, own: CachedEncoder, stored: CachedEncoder | None, prepared: frozenset[str], *, singly: bool
+    ) -> None:
         self._own = own
         self._stored = stored
         self._prepared = prepared
+        self._singly = singly
+        self._lock = threading.Lock()
 
     @property
     def id(self) -> str:
         return self._own.id
 
     def encode(self, texts: Sequence[str]) -> Embeddings:
-        if self._stored is None:
+        with self._lock:
+            kept = np.array([self._stored is not None and text in self._prepared for text in texts], dtype=bool)
+            if self._stored is None or not kept.any():
+                return self._encode_own(texts)
+            if kept.all():
+                return self._stored.encode(texts)
+            from_store = self._stored.encode([text for text, stored in zip(texts, kept, strict=True) if stored])
+            rows = np.empty((len(texts), from_store.shape[1]), dtype=np.float32)
+            rows[kept] = from_store
+            rows[~kept] = self._encode_own([text for text, stored in zip(texts, kept, strict=True) if not stored])
+            return rows
+
+    def _encode_own(self, texts: Sequence[str]) -> Embeddings:
+        if not self._singly or not texts:
             return self._own.encode(texts)
-        kept = np.array([text in self._prepared for text in texts], dtype=bool)
-        if kept.all() or not kept.any():
-            return (self._stored if kept.any() else self._own).encode(texts)
-        from_store = self._stored.encode([text for text, stored in zip(texts, kept, strict=True) if stored])
-        rows = np.empty((len(texts), from_store.shape[1]), dtype=np.float32)
-        rows[kept] = from_store
-        rows[~kept] = self._own.encode([text for text, stored in zip(texts, kept, strict=True) if not stored])
-        return rows
+        return np.concatenate([self._own.encode([text]) for text in texts])
 
 
 def texts_of_corpus(documents: Iterable[CorpusDocument]) -> Iterator[str]:
@@ -191,6 +212,11 @@ class Control:
                 raise UsageError("llm: the policy's coverage is judged by a language model; name one")
             self._coverage = LLMCoverage(self.client)
         self.embeds = judged or any(need.endswith("_embedding") for need in needs)
+
+    @property
+    def parallel(self) -> int:
+        """Runs that go side by side in threads: as many as the language model may be asked at a time."""
+        return 1 if self.client is None else self.client.parallel
 
     def run(self, job: Job, reader: Reader, loop: LoopConfig, overseer: ControllerOverseer | None) -> Run:
         """A fresh run of the job's agent."""
