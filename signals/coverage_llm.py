@@ -93,6 +93,11 @@ class LLMCoverage:
         return f"{self._client.id} {kind} {listing.version} {load_prompt('coverage_update').version}"
 
     @property
+    def model(self) -> str:
+        """The model's id alone."""
+        return self._client.id
+
+    @property
     def parallel(self) -> int:
         """Runs that it is worth judging at a time."""
         return self._client.parallel

@@ -4,7 +4,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from stopwise.controllers.base import Controller
 from stopwise.controllers.session import ControlSession
 from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_queries
 from stopwise.data.errors import UsageError
-from stopwise.data.files import read_json, write_json
+from stopwise.data.files import write_json
 from stopwise.data.store import write_trajectories
 from stopwise.envs.arena.branch_store import write_branches
 from stopwise.envs.arena.branching import branch
@@ -30,6 +29,7 @@ from stopwise.models.chat_client import ChatClient
 from stopwise.models.chat_config import open_chat
 from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.models.encoders import Embeddings, Encoder
+from stopwise.models.ledger import BILL, add_reports, read_bill
 from stopwise.models.parallel import SideBySide
 from stopwise.signals.coverage import document_sentences
 from stopwise.signals.coverage_llm import LLMCoverage
@@ -37,7 +37,6 @@ from stopwise.signals.table import SignalInfo
 from stopwise.signals.tracker import SignalConfig, SignalTracker, document_text
 
 EMBEDDINGS = "embeddings.sqlite"  # of the corpus's texts, while collecting
-COST = "llm_cost.json"  # what the language model cost, by purpose; summed over resumed calls
 INDEX = "index"  # folder of the dense index, while collecting
 POOL_SIZE = 2000  # queries that the random rethinker draws from
 
@@ -82,8 +81,8 @@ class Worker:
         else:
             assert self._network is not None
             self._retriever = DenseRetriever.load(out / INDEX, documents, self._network, config.backend)
-        self._spent = read_json(out / COST) if (out / COST).exists() else None  # by earlier calls
-        self._cost = out / COST
+        self._spent = read_bill(out / BILL) if (out / BILL).exists() else None  # by earlier calls
+        self._bill = out / BILL
         self._prepared = frozenset(texts_of_corpus(documents)) if self._control.embeds else frozenset[str]()
         self._stored = None
         if self._control.embeds and self._network is not None:
@@ -97,7 +96,7 @@ class Worker:
             client = self._control.client
             if client is not None:
                 report = {"model": client.id, **client.ledger.report()}
-                write_json(self._cost, report if self._spent is None else add_reports(self._spent, report))
+                write_json(self._bill, report if self._spent is None else add_reports(self._spent, report))
 
     def _run(self, number: int) -> None:
         encoder = self._group_encoder()
@@ -260,19 +259,6 @@ def make_rethinker(choice: RethinkerChoice, corpus: Path, seed: int, client: Cha
     queries = sample_queries(read_queries(corpus), POOL_SIZE)
     pool = tuple(dict.fromkeys(text for query in queries for text in criteria_of(query)))[:POOL_SIZE]
     return RandomRethinker(pool, seed, choice.redirects)
-
-
-def add_reports(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Two bills of one model as one: numbers are summed, at any depth."""
-    merged = dict(one)
-    for key, value in other.items():
-        if isinstance(value, dict):
-            merged[key] = add_reports(merged.get(key, {}), value)
-        elif isinstance(value, str):
-            merged[key] = value
-        else:
-            merged[key] = merged.get(key, 0) + value
-    return merged
 
 
 def trajectories_part(parts: Path, number: int) -> Path:

@@ -11,10 +11,9 @@ from stopwise.envs.arena.branching import BranchConfig
 from stopwise.envs.arena.collect import collect
 from stopwise.envs.arena.collection import CollectConfig, ControllerChoice, RethinkerChoice
 from stopwise.envs.arena.react_agent import ReactConfig
-from stopwise.envs.arena.worker import add_reports
 from stopwise.models.chat_config import ChatConfig
 from stopwise.models.endpoints import Endpoint, Patience
-from stopwise.models.ledger import Budget, BudgetSpent, Prices
+from stopwise.models.ledger import Budget, BudgetSpent, Prices, add_reports
 
 
 @pytest.fixture(scope="module")
