@@ -13,6 +13,7 @@ from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_querie
 from stopwise.data.errors import UsageError
 from stopwise.data.files import write_json
 from stopwise.data.store import write_trajectories
+from stopwise.envs.arena.agents import Agent
 from stopwise.envs.arena.branch_store import write_branches
 from stopwise.envs.arena.branching import branch
 from stopwise.envs.arena.collection import CollectConfig, Job, RethinkerChoice, groups_of
@@ -20,6 +21,7 @@ from stopwise.envs.arena.kinds import KINDS
 from stopwise.envs.arena.llm_rethinker import LLMRethinker
 from stopwise.envs.arena.loop import LoopConfig, Run, run_in_step
 from stopwise.envs.arena.oversight import ControllerOverseer
+from stopwise.envs.arena.plan_write_agent import PlanWriteAgent, PlanWriteConfig
 from stopwise.envs.arena.population import sample_queries, scripted_run
 from stopwise.envs.arena.puzzle import Reader, make_reader
 from stopwise.envs.arena.react_agent import ReactAgent
@@ -219,11 +221,16 @@ class Control:
 
     def run(self, job: Job, reader: Reader, loop: LoopConfig, overseer: ControllerOverseer | None) -> Run:
         """A fresh run of the job's agent."""
-        chosen = next((react for react in self._config.react if react.name == job.kind), None)
+        driven = (*self._config.react, *self._config.plan_write)
+        chosen = next((agent for agent in driven if agent.name == job.kind), None)
         if chosen is None:
             return scripted_run(KINDS[job.kind], job.query, reader, job.run_id, loop, overseer)
         assert self.client is not None
-        agent = ReactAgent(self.client, job.query.text, chosen, f"{job.kind}/{job.query.id}/{job.run_id}")
+        seed = f"{job.kind}/{job.query.id}/{job.run_id}"
+        if isinstance(chosen, PlanWriteConfig):
+            agent: Agent = PlanWriteAgent(self.client, job.query.text, chosen, seed)
+        else:
+            agent = ReactAgent(self.client, job.query.text, chosen, seed)
         return Run(agent, job.query, job.run_id, loop, overseer)
 
     def overseer(self, query: Query, run_id: str, agent: str, encoder: Encoder | None) -> ControllerOverseer:

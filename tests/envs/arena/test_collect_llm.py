@@ -10,6 +10,7 @@ from stopwise.data.world.generate import WorldConfig, write_world
 from stopwise.envs.arena.branching import BranchConfig
 from stopwise.envs.arena.collect import collect
 from stopwise.envs.arena.collection import CollectConfig, ControllerChoice, RethinkerChoice
+from stopwise.envs.arena.plan_write_agent import PlanWriteConfig
 from stopwise.envs.arena.react_agent import ReactConfig
 from stopwise.models.chat_config import ChatConfig
 from stopwise.models.endpoints import Endpoint, Patience
@@ -91,6 +92,25 @@ def test_rethinker_and_judge_are_driven_by_it_too(config, word_encoder, tmp_path
     assert told["llm"]["operation"]["rethinker"]["calls"] >= 1
     judged = told["llm"]["operation"]["coverage"]  # equal results for an equal state are one call
     assert judged["calls"] + judged["from_cache"] == sum(bool(step.documents) for step in run.search_steps)
+
+
+def test_a_plan_and_write_agent_is_collected_by_config(config, word_encoder, server, tmp_path):
+    def reply(body):
+        text = body["messages"][-1]["content"]
+        if "Break the question" in text:
+            return "Part: the town"
+        if "You keep the notes" in text:
+            return f"Note: {len(text)}"
+        return "Answer: Alba" if text.count("Searched:") > 1 else f"Search: town {len(text)}"
+
+    server.otherwise = reply
+    asked = replace(config, agents=("plan_write",), plan_write=(PlanWriteConfig(),), react=(), group=3)
+    told = collect(asked, tmp_path / "out", word_encoder)
+    runs = _runs(tmp_path / "out")
+    assert [(run.agent, run.answer, len(run.search_steps)) for run in runs] == [("plan_write", "Alba", 2)] * 3
+    assert all(step.documents and step.answer_probe is not None for run in runs for step in run.search_steps)
+    # a plan, two notes and three turns each
+    assert told["llm"]["operation"]["agent"]["calls"] == 18
 
 
 def test_side_by_side_is_the_same_as_one_after_the_other(config, word_encoder, server, tmp_path):
