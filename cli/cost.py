@@ -33,7 +33,7 @@ def add_parser(subparsers: Any) -> None:
         epilog="example: stopwise cost runs/react signals.parquet",
     )
     parser.add_argument(
-        "runs", nargs="+", type=Path, metavar="RUN", help="folder or file that a command wrote, or its llm_cost.json"
+        "runs", nargs="+", type=Path, metavar="RUN", help="folder or file that a command wrote, or a bill (JSON)"
     )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
     parser.set_defaults(run=run)
@@ -60,14 +60,18 @@ def bill_of(run: Path) -> Path:
     """
     from stopwise.models.ledger import BILL, bill_beside
 
-    if run.name.endswith(BILL) and run.is_file():
-        return run
     if not run.exists():
         raise DataError(f"{run}: no such file or folder; expected what a command wrote")
-    bill = run / BILL if run.is_dir() else bill_beside(run)
-    if not bill.is_file():
-        raise DataError(f"{run}: has no bill ({bill}); it called no language model, or was made before bills were kept")
-    return bill
+    if run.is_dir():
+        places = [run / BILL, run / "benchmark.json"]
+    else:
+        places = [run] if run.suffix == ".json" else [bill_beside(run)]
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise DataError(
+            f"{run}: has no bill ({places[0]}); it called no language model, or was made before bills were kept"
+        )
+    return found
 
 
 def print_bill(name: str, bill: dict[str, Any]) -> None:

@@ -162,16 +162,18 @@ def bill_beside(out: Path) -> Path:
 
 
 def read_bill(path: Path) -> dict[str, Any]:
-    """Read a bill.
+    """Read a bill: a file of its own, or what stands under ``llm`` in a command's result.
 
     Raises:
         DataError: it cannot be read, or is no bill.
     """
     bill = read_json(path)
+    if isinstance(bill, dict) and isinstance(bill.get("llm"), dict):
+        bill = bill["llm"]
     rows = [bill.get(part) for part in PARTS] if isinstance(bill, dict) else [None]
     names = {entry.name for entry in fields(Account)}
     if not all(isinstance(row, dict) and all(set(account) == names for account in row.values()) for row in rows):
-        raise DataError(f"{path}: is no bill of a language model; expected what `collect` or `signals` wrote")
+        raise DataError(f"{path}: holds no bill of a language model; expected what a command that called one wrote")
     return bill
 
 

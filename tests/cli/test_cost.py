@@ -57,13 +57,19 @@ def test_resumed_calls_stand_in_one_bill(tmp_path):
     assert read_bill(bill_beside(out))["operation"]["agent"]["prompt_tokens"] == 2_000_000
 
 
+def test_a_benchmark_holds_its_bill_itself(tmp_path, answer):
+    (tmp_path / "benchmark.json").write_text(json.dumps({"rows": [], "llm": _report()}))
+    for path in (tmp_path, tmp_path / "benchmark.json"):
+        assert answer("cost", path)["bills"][str(path)]["operation"]["agent"]["calls"] == 1
+
+
 def test_what_has_no_bill(tmp_path, command):
     (tmp_path / "run").mkdir()
     (tmp_path / "bad.llm_cost.json").write_text(json.dumps({"operation": {"agent": {"calls": 1}}, "evaluation": {}}))
     for path, message in (
         ("run", "has no bill"),
         ("none", "no such file or folder"),
-        ("bad.llm_cost.json", "is no bill of a language model"),
+        ("bad.llm_cost.json", "holds no bill of a language model"),
     ):
         status, out, err = command("cost", tmp_path / path)
         assert (status, out) == (1, "")
