@@ -2,9 +2,9 @@
 
     python benchmarks/coverage_judges.py --out docs/results/coverage_judges.json
 
-The thresholds of the judge ``encoder`` are fitted on all training questions (least squared error of the status), and
-both judges are compared with gold on test questions: each criterion after each search step is one observation. Reported
-are the share of equal statuses, Cohen's kappa with linear weights over the three statuses, and the AUROC of "covered at
+The thresholds of the judge ``encoder`` are fitted on all training questions, by the least squared error of the status as
+`stopwise signals` fits them, and for comparison by the highest kappa. Both judges are compared with gold on test
+questions: each criterion after each search step is one observation. Reported are the share of equal statuses, Cohen's kappa with linear weights over the three statuses, and the AUROC of "covered at
 least in part", with 95% intervals by resampling questions. The encoder is judged on all test questions; the judge
 ``llm`` on a fixed part that it can be run on in minutes, and the encoder on that same part beside it. Replies of the
 language model and embeddings are cached, so an interrupted call goes on where it was.
@@ -38,7 +38,7 @@ from stopwise.models.local_lm import LocalLM
 from stopwise.models.response_cache import ResponseCache
 from stopwise.models.smollm2 import SMOLLM2
 from stopwise.signals.compute import coverage_thresholds
-from stopwise.signals.coverage import CoverageJudge, EncoderJudge, GoldJudge, document_sentences
+from stopwise.signals.coverage import CoverageJudge, CoverageThresholds, EncoderJudge, GoldJudge, document_sentences
 from stopwise.signals.coverage_llm import LLMCoverage
 
 SAMPLES = Path(str(files("stopwise.data") / "samples"))
@@ -88,6 +88,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def by_encoder(run: Trajectory) -> EncoderJudge:
         return EncoderJudge(run.criteria or (), encoder, thresholds)
 
+    most_kappa = highest_kappa(judge_runs(training, by_encoder))
+    tell(f"with the highest kappa: {most_kappa}")
+    whole = judge_runs(held_out, by_encoder)
+
     asked = {run.question_id: Query(run.question_id, run.question) for run in held_out}
     chosen = {query.id for query in sample_queries(asked.values(), options.questions)}
     part = [
@@ -108,9 +112,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = ["python", "benchmarks/coverage_judges.py", *(arguments or sys.argv[1:])]
     result = provenance(words, settings, {"logs": options.logs}) | {
         "thresholds": asdict(thresholds),
+        "thresholds_highest_kappa": asdict(most_kappa),
         "encoder": encoder.id,
         "agreement": {
-            "encoder, all test questions": agreement(judge_runs(held_out, by_encoder)),
+            "encoder, all test questions": agreement(whole),
+            "encoder, all test questions, thresholds by highest kappa": agreement(anew(whole, most_kappa)),
+            "always uncovered, all test questions": agreement(judge_runs(held_out, Uncovered)),
             "encoder, the part": agreement(judge_runs(part, by_encoder)),
             "llm, the part": agreement(judge_runs(part, by_llm)),
             "always uncovered, the part": agreement(judge_runs(part, Uncovered)),
@@ -160,6 +167,23 @@ def judge_runs(runs: Sequence[Trajectory], make: Callable[[Trajectory], Coverage
             score.append(judge.best if isinstance(judge, EncoderJudge) else status[-1])
             question.append(np.full(len(gold[-1]), codes[run.question_id]))
     return Judged(*(np.concatenate(rows) for rows in (question, status, gold, score)))
+
+
+def anew(judged: Judged, thresholds: CoverageThresholds) -> Judged:
+    """The same observations with statuses by other thresholds on the score."""
+    return replace(judged, status=0.5 * (judged.score >= thresholds.partial) + 0.5 * (judged.score >= thresholds.full))
+
+
+def highest_kappa(judged: Judged) -> CoverageThresholds:
+    """The thresholds on the score, among its quantiles, whose statuses have the highest kappa."""
+    candidates = np.unique(np.quantile(judged.score, np.linspace(0.02, 0.98, 49)))
+    pairs = [
+        CoverageThresholds(float(partial), float(full))
+        for index, partial in enumerate(candidates)
+        for full in candidates[index:]
+    ]
+    one = replace(judged, question=np.zeros_like(judged.question))
+    return max(pairs, key=lambda pair: weighted_kappa(confusions(anew(one, pair), 1)[0]))
 
 
 def agreement(judged: Judged, seed: int = 0) -> dict[str, Any]:

@@ -69,3 +69,12 @@ def test_each_criterion_after_each_search_is_one_observation(script):
     judged = script.judge_runs([run], lambda run: GoldJudge(run.criteria or ()))
     assert judged.gold.tolist() == judged.status.tolist() == [1.0, 0.5, 1.0, 1.0]
     assert script.judge_runs([run], script.Uncovered).status.tolist() == [0.0] * 4
+
+
+def test_thresholds_of_the_highest_kappa(script):
+    score = np.array([0.1, 0.2, 0.5, 0.6, 0.8, 0.9] * 5)
+    gold = np.array([0.0, 0.0, 0.5, 0.5, 1.0, 1.0] * 5)
+    judged = script.Judged(np.zeros(30, dtype=int), np.zeros(30), gold, score)
+    found = script.highest_kappa(judged)
+    assert (0.2 < found.partial <= 0.5, 0.6 < found.full <= 0.8) == (True, True)
+    assert script.agreement(script.anew(judged, found))["kappa"]["value"] == 1
