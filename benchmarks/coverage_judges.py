@@ -2,12 +2,13 @@
 
     python benchmarks/coverage_judges.py --out docs/results/coverage_judges.json
 
-The thresholds of the judge ``encoder`` are fitted on all training questions, by the least squared error of the status as
-`stopwise signals` fits them, and for comparison by the highest kappa. Both judges are compared with gold on test
-questions: each criterion after each search step is one observation. Reported are the share of equal statuses, Cohen's kappa with linear weights over the three statuses, and the AUROC of "covered at
-least in part", with 95% intervals by resampling questions. The encoder is judged on all test questions; the judge
-``llm`` on a fixed part that it can be run on in minutes, and the encoder on that same part beside it. Replies of the
-language model and embeddings are cached, so an interrupted call goes on where it was.
+The thresholds of the judge ``encoder`` are fitted on all training questions, by the least squared error of the status
+as `stopwise signals` fits them, and for comparison by the highest kappa. Both judges are compared with gold on test
+questions: each criterion after each search step is one observation. Reported are the share of equal statuses, Cohen's
+kappa with linear weights over the three statuses, and the AUROC of "covered at least in part", with 95% intervals by
+resampling questions. The encoder is judged on all test questions; the judge ``llm`` on a fixed part that it can be run
+on in minutes, and the encoder on that same part beside it. Replies of the language model and embeddings are cached, so
+an interrupted call goes on where it was.
 """
 
 import argparse

@@ -112,13 +112,14 @@ def _make(args: argparse.Namespace) -> tuple[Any, Any, Any]:
     from stopwise.signals.extractive_reader import SUPPORT, ExtractiveReader
 
     asks = [f"--{name} llm" for name in ("reader", "judge") if getattr(args, name) == "llm"]
-    if asks and args.llm is None:
+    llm: Path | None = args.llm
+    if asks and llm is None:
         raise UsageError(f"{asks[0]}: needs a language model; say --llm FILE, as configs/llm.yaml")
-    if args.llm is not None and not asks:
+    if llm is not None and not asks:
         raise UsageError("--llm: goes with --reader llm or --judge llm")
     if args.support is not None and (args.reader != "extractive" or not 0 <= args.support <= 1):
         raise UsageError(f"--support {args.support}; goes with --reader extractive, and is from 0 to 1")
-    client = open_chat(load_config(ChatConfig, args.llm)) if asks else None
+    client = None if llm is None else open_chat(load_config(ChatConfig, llm))
     if client is not None and args.reader == "llm":
         reader: Any = LLMReader(client)
     else:
