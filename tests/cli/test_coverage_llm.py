@@ -65,6 +65,23 @@ def test_runs_are_judged_side_by_side_and_the_table_is_the_same(place, answer, s
     assert written[0] == written[1]
 
 
+def test_the_bill_stands_beside_the_table_and_sums_up_interrupted_calls(place, command, answer, server):
+    server.otherwise = FULL
+    asked = (*ONLY, "--cov-judge", "llm", "--llm", "llm.yaml")
+    plain = CONFIG.format(url=server.url)
+    (place / "llm.yaml").write_text(plain + "budget: {calls: 3}\n")
+    status, _, err = command(*asked)
+    assert status == 1
+    assert "with a larger budget.calls the same command goes on where it stopped" in err
+    assert not (place / "s.parquet").exists()
+    (place / "llm.yaml").write_text(plain)
+    steps = answer(*asked)["decision_points"]
+    bill = answer("cost", "s.parquet")["bills"]["s.parquet"]
+    assert bill["model"] == f"judge-model@{server.url}"
+    assert bill["operation"]["coverage"]["calls"] == len(server.requests) == steps
+    assert bill["operation"]["coverage"]["money"] == pytest.approx(10 * steps)
+
+
 def test_failures_are_reported(place, answer, server):
     server.otherwise = "no"
     result = answer(*ONLY, "--cov-judge", "llm", "--llm", "llm.yaml")
