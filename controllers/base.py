@@ -25,6 +25,8 @@ class Hindsight:
 
     stop_value: float  # return from here when stopping now
     continue_value: float  # best return from here when going on, in hindsight
+    recall: float = math.nan  # share of the gold documents seen so far; NaN where the gold is unknown
+    gold_left: float = math.nan  # gold documents not yet seen; NaN where the gold is unknown
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,17 +7,21 @@ from numpy.typing import NDArray
 
 from stopwise.controllers.base import Controller
 from stopwise.controllers.baselines import FixedBudget, NeverStop, Random
+from stopwise.controllers.boosted import Boosted, Privileged
 from stopwise.controllers.ds_mcm import DsMcm
 from stopwise.controllers.heuristic import Heuristic
+from stopwise.controllers.lm import SmallLM
 from stopwise.controllers.logistic import Logistic
 from stopwise.controllers.oracle import Oracle
-from stopwise.data.errors import UsageError
+from stopwise.data.errors import DataError, UsageError
 from stopwise.signals.features import FeatureSpec
 
 RULES: dict[str, type[Controller]] = {
     kind.kind: kind for kind in (NeverStop, FixedBudget, Random, Heuristic, DsMcm, Oracle)
 }  # made from parameters alone
-LEARNED = (Logistic.kind,)  # need features and weights
+LEARNED: dict[str, type[Logistic] | type[Boosted]] = {
+    kind.kind: kind for kind in (Logistic, Boosted, Privileged)
+}  # need features and weights
 
 
 def make_rule(kind: str, params: Mapping[str, Any]) -> Controller:
@@ -27,7 +31,7 @@ def make_rule(kind: str, params: Mapping[str, Any]) -> Controller:
         UsageError: the kind or a parameter is unknown, or a value is not allowed.
     """
     if kind not in RULES:
-        hint = "; train it and name its run as `policy`" if kind in LEARNED else ""
+        hint = "; train it and name its run as `policy`" if kind in (*LEARNED, SmallLM.kind) else ""
         raise UsageError(f"controller {kind!r} is not one of {', '.join(RULES)}{hint}")
     try:
         return RULES[kind](**params)
@@ -36,7 +40,7 @@ def make_rule(kind: str, params: Mapping[str, Any]) -> Controller:
 
 
 def make_learned(
-    kind: str, params: Mapping[str, Any], features: FeatureSpec, weights: Mapping[str, NDArray[Any]]
+    kind: str, params: Mapping[str, Any], features: FeatureSpec | None, weights: Mapping[str, NDArray[Any]]
 ) -> Controller:
     """A controller with weights.
 
@@ -44,6 +48,10 @@ def make_learned(
         UsageError: the kind is unknown.
         DataError: the weights do not fit the features.
     """
-    if kind == Logistic.kind:
-        return Logistic(features, weights, **params)
-    raise UsageError(f"controller {kind!r} is not one of {', '.join(LEARNED)}")
+    if kind == SmallLM.kind:
+        return SmallLM(None, weights, **params)
+    if kind in LEARNED:
+        if features is None:
+            raise DataError(f"controller {kind}: names no features; export the policy again")
+        return LEARNED[kind](features, weights, **params)
+    raise UsageError(f"controller {kind!r} is not one of {', '.join((*LEARNED, SmallLM.kind))}")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from stopwise.controllers.base import Hindsight
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Action
-from stopwise.envs.hindsight import hindsight_values
+from stopwise.envs.hindsight import hidden_state, hindsight_values
 from stopwise.envs.interventions import End, Forbidden, InterventionModel, Place
 from stopwise.envs.rewards import Reward, run_values
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
@@ -69,6 +69,11 @@ class _Course:
     def hindsight(self) -> tuple[Floats, Floats]:
         """Values of stopping and continuing in hindsight, shape (N,) each."""
         return hindsight_values(self.table, self.reward)
+
+    @cached_property
+    def hidden(self) -> Floats:
+        """The state that only a log with gold knows, shape (N, 2): see `hidden_state`."""
+        return hidden_state(self.table)
 
 
 class ReplayEnv(gymnasium.Env[Vector, np.int64]):
@@ -145,7 +150,8 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         if not self._course.table.has_gold[self._index]:
             return Hindsight(float("nan"), float("nan"))
         stop, going_on = self._course.hindsight
-        return Hindsight(float(stop[row]), float(going_on[row]))
+        recall, gold_left = self._course.hidden[row]
+        return Hindsight(float(stop[row]), float(going_on[row]), float(recall), float(gold_left))
 
     def reset(
         self, *, seed: int | None = None, options: Mapping[str, Any] | None = None

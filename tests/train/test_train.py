@@ -18,7 +18,8 @@ from stopwise.evaluation.benchmark import Arm, benchmark
 from stopwise.evaluation.statistics import question_means
 from stopwise.signals.features import FeatureSpec, build_features
 from stopwise.signals.tracker import SignalConfig
-from stopwise.train.train import TargetOptions, TrainConfig, default_features, run_folder, train
+from stopwise.train.targets import TargetOptions
+from stopwise.train.train import TrainConfig, default_features, run_folder, train
 from stopwise.train.tune import Objective, choose_threshold, stop_rows, stopping_figures, thresholds
 
 REWARD = Reward(search=0.05)
@@ -188,7 +189,7 @@ def test_runs_without_gold_are_left_out(knowing, trained, questions_of, run_of, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"kind": "boosted"}, "kind 'boosted'; expected one of logistic, never_stop"),
+        ({"kind": "forest"}, "kind 'forest'; expected one of logistic, boosted, privileged, never_stop"),
         ({"kind": "oracle"}, "kind 'oracle'"),
         ({"params": {"threshold": 0.5}}, "logistic has no parameter 'threshold'"),
         ({"grid": {"c": (1.0,)}}, "logistic has no parameter 'c'; expected grid.C"),
