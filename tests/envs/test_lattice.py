@@ -3,7 +3,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from stopwise.controllers.base import Controller, mask
@@ -385,6 +385,7 @@ LEVEL = st.one_of(st.sampled_from([0.0, 0.5, 1.0, 1.0 + 1e-9]), st.floats(0, 1))
 
 class TestByThresholds:
     @given(PROBABILITIES, LEGAL, LEVEL, LEVEL)
+    @example((0, 0, 1.0), (True, True, True), 1.0 + 1e-9, 0.5)  # sure of stopping, and never allowed to: it goes on
     def test_it_chooses_as_the_controllers_do(self, raw, legal, stop, nudge):
         allowed = np.array(legal)
         probabilities = mask(np.array(raw), allowed)
