@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stopwise.controllers.base import Controller, Distribution, Legal, Observation, check_number
 from stopwise.controllers.rendering import RenderingSpec, RowStream, Tokens, context_start
+from stopwise.controllers.thresholded import intervene_share
 from stopwise.data.errors import DataError
 from stopwise.data.records import Action
 
@@ -111,10 +112,10 @@ class SmallLM(Controller):
             self._logits = self._read()
             self._turn = row.t
         most = self.rendering.interventions
-        probabilities = softmax(self._logits[min(observation.interventions, most)])
+        logits = self._logits[min(observation.interventions, most)].copy()
         if observation.interventions >= most:  # it never learned what intervening brings there
-            probabilities[Action.INTERVENE] = 0.0
-            probabilities /= probabilities.sum()
+            logits[Action.INTERVENE] = -np.inf
+        probabilities = softmax(logits)
         stop, nudge = probabilities[Action.STOP], probabilities[Action.INTERVENE]
         return probabilities, f"probability of stop {stop:.2f}, of intervening {nudge:.2f}"
 
@@ -149,10 +150,8 @@ def choose_by_thresholds(probabilities: Distribution, legal: Legal, stop: float,
     """Stop if its probability reaches `stop`; else intervene if its share of the rest reaches `intervene`."""
     if legal[Action.STOP] and (probabilities[Action.STOP] >= stop or legal.sum() == 1):
         return Action.STOP
-    nudge, rest = probabilities[Action.INTERVENE], 1.0 - probabilities[Action.STOP]
-    if legal[Action.INTERVENE] and nudge >= intervene * rest:
-        return Action.INTERVENE
-    return Action.CONTINUE
+    nudges = legal[Action.INTERVENE] and intervene_share(probabilities) >= intervene
+    return Action.INTERVENE if nudges else Action.CONTINUE
 
 
 @dataclass

@@ -114,8 +114,7 @@ class Tokens:
         symbols = "\n0123456789+-=_" + ASKS[: spec.interventions + 1]
         self._ids = {symbol: _single(symbol, encode) for symbol in symbols}
         self.actions = tuple(_single(action, encode) for action in ACTIONS)
-        doubled = len(set(self._ids.values())) < len(self._ids) or len(set(self.actions)) < len(self.actions)
-        if doubled:
+        if len({*self._ids.values(), *self.actions}) < len(self._ids) + len(self.actions):
             raise UsageError("rendering: two symbols are the same token of this tokenizer; name another base model")
 
     def row(self, t: int, values: Sequence[float], before: Sequence[float] | None) -> list[int]:
