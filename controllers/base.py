@@ -49,6 +49,7 @@ class Observation:
     since_intervention: int | None = None  # search steps since the last one; None before the first
     hindsight: Hindsight | None = None
     actions: tuple[Action, ...] = ()  # carried out after the earlier search steps of this run, in order
+    passed: tuple[SignalRow, ...] = ()  # in a replay: the log's steps that an intervention jumped over just before
     run: RunSoFar | None = None  # only for controllers that read text, and only where there are texts
 
 

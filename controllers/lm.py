@@ -108,8 +108,10 @@ class SmallLM(Controller):
             self.prepare()
             if self._stream is None:
                 self._stream = RowStream(self._scorer.tokens)
-            self._rows.append(self._stream.push(row))
-            self._logits = self._read()
+            # what a row holds does not depend on how the run got there: steps that were jumped over are read too
+            fresh = [self._stream.push(one) for one in (*observation.passed, row)]
+            self._rows += fresh
+            self._logits = self._read(len(fresh))
             self._turn = row.t
         most = self.rendering.interventions
         logits = self._logits[min(observation.interventions, most)].copy()
@@ -123,15 +125,15 @@ class SmallLM(Controller):
         """Stop from its threshold on, else intervene from its own on, else go on where that is legal."""
         return choose_by_thresholds(probabilities, legal, self.threshold, self.intervene_threshold)
 
-    def _read(self) -> NDArray[np.float64]:
-        """Logits at the last row's ask tokens, of what has been read so far or of a context begun anew."""
+    def _read(self, fresh: int) -> NDArray[np.float64]:
+        """Logits at the last row's ask tokens: `fresh` rows are read on, or a context is begun anew."""
         last = len(self._rows) - 1
         start = context_start(last, self.rendering.context_rows)
         if self._reading is None or self._reading.start != start:
             self._reading = self._scorer.begin(start)
             new = self._rows[start:]
         else:
-            new = self._rows[-1:]
+            new = self._rows[-fresh:]
         return self._scorer.append(self._reading, [token for row in new for token in row])
 
     @property

@@ -76,6 +76,7 @@ class ControlSession:
         *,
         can_intervene: bool | None = None,
         features: NDArray[np.float64] | None = None,
+        passed: tuple[SignalRow, ...] = (),
         run: RunSoFar | None = None,
     ) -> Decision:
         """Decide after a search step, and count.
@@ -85,6 +86,7 @@ class ControlSession:
             hindsight: where it is known; handed to privileged controllers only.
             can_intervene: False rules interventions out for this step alone.
             features: of this step, where a replay that jumps knows them; None: of the rows that were decided on.
+            passed: the log's steps that an intervention jumped over since the last decision, in a replay.
             run: the texts so far; handed only to controllers that read them, so that no other can be steered by them.
         """
         started = time.perf_counter()
@@ -106,6 +108,7 @@ class ControlSession:
                 since_intervention=self._since_intervention,
                 hindsight=hindsight if self.controller.privileged else None,
                 actions=tuple(self._actions),
+                passed=passed,
                 run=run if self.controller.reads_text else None,
             )
             decision = self.controller.decide(observation)

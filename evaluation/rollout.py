@@ -79,7 +79,12 @@ def rollout(
             spec = controller.features if info["interventions"] else None
             features = None if spec is None else env.features_by(spec)
             decision = session.decide(
-                env.signal_row, hindsight, can_intervene=env.can_intervene, features=features, run=run
+                env.signal_row,
+                hindsight,
+                can_intervene=env.can_intervene,
+                features=features,
+                passed=env.passed_over,
+                run=run,
             )
             _, reward, terminated, truncated, info = env.step(int(decision.action))
             value += reward
