@@ -1,4 +1,4 @@
-"""The exact policy gradient against GRPO, from the same supervised start, on the same runs, in one go on one machine.
+r"""The exact policy gradient against GRPO, from the same supervised start, on the same runs, in one go on one machine.
 
     python benchmarks/exact_vs_grpo.py configs/lm_exact.yaml --work runs/exact_vs_grpo --minutes 20 \\
         --out docs/results/exact_vs_grpo.json

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from stopwise.cli.output import sample_file
 from stopwise.controllers.base import Observation
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.lm import BaseModel, SmallLM
 from stopwise.controllers.rendering import DEFAULT_SIGNALS, RenderingSpec, Tokens, fit_edges
 from stopwise.data.files import write_json
-from stopwise.cli.output import sample_file
 from stopwise.envs.interventions import Noop
 from stopwise.envs.rewards import Reward
 from stopwise.evaluation.record import provenance
