@@ -34,7 +34,7 @@ def reference(columns, values, rounds):
         learning_rate=OPTIONS.rate,
         max_leaf_nodes=OPTIONS.leaves,
         min_samples_leaf=OPTIONS.min_leaf,
-        early_stopping=False,
+        early_stopping=False,  # pyright: ignore[reportArgumentType]
         random_state=0,
     )
     return model.fit(columns[rows], label, sample_weight=weight)
