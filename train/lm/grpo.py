@@ -29,6 +29,7 @@ from stopwise.envs.lattice import Lattice
 from stopwise.train.lm.config import GrpoOptions, LmConfig
 from stopwise.train.lm.episodes import LmEpisode, Part
 from stopwise.train.lm.losses import ActionUse, masked_log_policy
+from stopwise.train.lm.network import former_names
 from stopwise.train.lm.scoring import action_logits, policies
 from stopwise.train.lm.stages import StageResult, last_checkpoint, result_of, shared_arguments
 from stopwise.train.lm.trainer import ValidationReturn, seconds_so_far
@@ -300,9 +301,7 @@ def run_grpo(
     if options.patience:
         extra.append(EarlyStoppingCallback(options.patience))
     trainer = GroupTrainer(network, arguments, tokens, tokenizer, episodes, validation, extra)
-    with warnings.catch_warnings():
-        # TRL 1.16 asks transformers for a property by its former name
-        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+    with former_names():
         trainer.train(resume_from_checkpoint=last_checkpoint(folder))
     return result_of(trainer)
 
