@@ -26,24 +26,34 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train and write the run: the policy, the resolved config and the record of what was tried."""
     from stopwise.controllers.package import write_package
-    from stopwise.data.config import load_config, load_values, plain, write_config
+    from stopwise.data.config import load_values, plain, read_config, write_config
     from stopwise.data.files import atomic_folder, write_json
     from stopwise.evaluation.record import provenance
     from stopwise.signals.table import read_table
-    from stopwise.train.train import TrainConfig, train
+    from stopwise.train.train import TrainConfig, train, uplift_file
 
-    kind = load_values(args.config, args.overrides).get("kind")
+    values = load_values(args.config, args.overrides)
+    kind = values.get("kind")
+    if kind == "lm":
+        from stopwise.cli.train_lm import run_lm
+
+        return run_lm(args, values)
     if kind == "memory":
         return _train_memory(args)
     if kind == "q_lambda":
         return _train_q_lambda(args)
-    config = load_config(TrainConfig, args.config, args.overrides)
+    config = read_config(TrainConfig, values, str(args.config))
     path = signals_path(config.signals)
     if config.kind == "uplift":
         return _train_uplift(args, config, path)
+    inputs = {"signals": path}
+    if config.uplift is not None:
+        inputs["uplift"] = uplift_file(config.uplift)
+    if config.branches is not None:
+        inputs["branches"] = Path(config.branches)
     package, record = train(config, read_table(path))
     command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
-    result = provenance(command, plain(config), {"signals": path}) | record
+    result = provenance(command, plain(config), inputs) | record
     with atomic_folder(args.out) as folder:
         write_package(folder / "policy", package)
         write_json(folder / "result.json", result)

@@ -29,7 +29,7 @@ def load_config(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -
 
 
 def load_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """The values of a config as they stand in it, unchecked; raises `DataError` and `UsageError` as `load_config`."""
+    """The values of a config file with its overrides, not checked against any dataclass; raises as `load_config`."""
     import yaml
 
     try:
