@@ -1,15 +1,13 @@
 """An experience memory of a million entries: how fast, how exact, how large, and how it grows.
 
-    stopwise world --out runs/world
-    stopwise collect configs/collect_memory.yaml --out runs/memory_logs
-    python benchmarks/memory_scale.py --logs runs/memory_logs/trajectories.parquet --work runs/memory_scale \
-        --out docs/results/memory_scale.json
+    python benchmarks/memory_scale.py --logs samples --work runs/memory_scale --out docs/results/memory_scale.json
 
 Some sessions of the logs are really encoded, as entries (session and history). The others are drawn around these: a
 random direction, at a cosine drawn from those between real entries and their nearest neighbours. All go into the
 memory's file with the texts of a real entry. Measured: writing and building, loading, both pools' top 2 for sessions
-of other runs (on one thread, against an exact search), sizes, and how many entries a memory keeps of two streams, one
-of near duplicates and one of the real sessions in their order. Embeddings are cached, so an interrupted call resumes.
+about other questions (on one thread, against an exact search), sizes, and how many entries a memory keeps of two
+streams, one of near duplicates and one of the real sessions in their order. Embeddings are cached, so an interrupted
+call resumes.
 """
 
 import argparse

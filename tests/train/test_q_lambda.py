@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stopwise.controllers.base import Observation
+from stopwise.controllers.logistic import Logistic
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Action
 from stopwise.envs.hindsight import Runs, clairvoyant_values, lay_out
@@ -157,6 +158,8 @@ def test_it_learns_when_to_stop(knowing) -> None:
     assert record["validation"]["searches"] < never - 3
     assert record["greedy"]["return"] == pytest.approx(record["validation"]["return"], abs=0.03)
     again, _ = train_q_lambda(config, knowing)
+    assert isinstance(package.controller, Logistic)
+    assert isinstance(again.controller, Logistic)
     for name, array in package.controller.weights.items():
         np.testing.assert_array_equal(array, again.controller.weights[name])
 
