@@ -23,7 +23,7 @@ class Prompted(Controller):
     """Base class: call `ask` in `distribution`, and continue where it returns None."""
 
     prompts: ClassVar[tuple[str, ...]] = ()  # names of the prompt files that it may use
-    max_tokens: ClassVar[int] = 300  # of a reply
+    max_tokens: int = 300  # of a reply
     client: ChatClient | None = None  # set by `stopwise.controllers.kinds.connect`; copies share it
     _spent: Cost = Cost()
 
