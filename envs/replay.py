@@ -157,6 +157,11 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         return self._course.built(spec)[self._current].copy()
 
     @property
+    def passed_over(self) -> tuple[SignalRow, ...]:
+        """The log's search steps that the last intervention jumped over, in order; copies."""
+        return tuple(self._course.table.row(row) for row in self._passed)
+
+    @property
     def can_intervene(self) -> bool:
         """Whether intervening has an outcome at the current step."""
         return self.intervention.available and self.intervention.allows(self._place)
@@ -190,6 +195,7 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         self._index = int(chosen)
         self._row = int(self.table.offsets[self._index])
         self._searches: float = 1
+        self._passed = range(0)
         self._interventions = 0
         self._since: int | None = None
         return self._observe(), self._info({}, None, None)
@@ -209,6 +215,7 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
             done = Action.CONTINUE
         terms = {"controller": -self.reward.controller}
         ended_by: str | None = None
+        self._passed = range(0)
         if done is Action.INTERVENE:
             terms["intervention"] = -self.reward.intervention
             self._interventions += 1
@@ -250,6 +257,7 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         before = self._course.recall[row]
         if table is not None:
             self._course, self._index = _Course.of(table, self._spec, self.reward), 0
+        self._passed = range(row + 1, target) if table is None else range(0)
         self._row = target
         terms["recall"] = self.reward.recall * float(self._course.recall[target] - before)
         self._searched(terms)
