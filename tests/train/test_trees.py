@@ -77,7 +77,7 @@ def test_the_best_action_on_average_is_found_though_single_values_are_noise():
     values = rng.normal(size=(4000, 3)) * [1.0, 1.0, 0.0]  # stop is never noisy, and never the best of three by luck
     values[:, Action.STOP] += 0.2
     values[good, Action.INTERVENE] += 0.5
-    found = tree_scores(fit_trees(good[:, None], values, 40, OPTIONS, 0), np.array([[0.0], [1.0]]))
+    found = tree_scores(fit_trees(good[:, None].astype(np.float64), values, 40, OPTIONS, 0), np.array([[0.0], [1.0]]))
     assert found.argmax(axis=1).tolist() == [Action.STOP, Action.INTERVENE]
 
 
