@@ -285,6 +285,24 @@ def run_grpo(
     callbacks: Sequence[TrainerCallback] = (),
 ) -> StageResult:
     """Train in place, from the last checkpoint in `folder` if there is one; arguments as in `run_stage`."""
+    trainer = group_trainer(network, tokenizer, tokens, episodes, validation, options, config, folder, callbacks)
+    with former_names():
+        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    return result_of(trainer)
+
+
+def group_trainer(
+    network: Any,
+    tokenizer: Any,
+    tokens: Tokens,
+    episodes: Sequence[LmEpisode],
+    validation: Sequence[LmEpisode],
+    options: GrpoOptions,
+    config: LmConfig,
+    folder: Path,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> GroupTrainer:
+    """The trainer of a stage; arguments as in `run_stage`."""
     shared = shared_arguments(options, config, folder, len(episodes))
     part = shared["per_device_train_batch_size"]  # in runs; TRL counts samples
     arguments = GRPOConfig(
@@ -300,10 +318,7 @@ def run_grpo(
         extra.append(_TimeLimit(options.minutes))
     if options.patience:
         extra.append(EarlyStoppingCallback(options.patience))
-    trainer = GroupTrainer(network, arguments, tokens, tokenizer, episodes, validation, extra)
-    with former_names():
-        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    return result_of(trainer)
+    return GroupTrainer(network, arguments, tokens, tokenizer, episodes, validation, extra)
 
 
 class _TimeLimit(TrainerCallback):
