@@ -307,6 +307,7 @@ def group_trainer(
     part = shared["per_device_train_batch_size"]  # in runs; TRL counts samples
     arguments = GRPOConfig(
         **shared | {"per_device_train_batch_size": part * options.generations, "dataloader_num_workers": 0},
+        per_device_eval_batch_size=options.generations,  # nothing is sampled there, but TRL wants whole groups
         num_generations=options.generations,
         max_completion_length=max(episode.tokens for episode in episodes),
         beta=options.kl,
