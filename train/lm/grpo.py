@@ -31,8 +31,8 @@ from stopwise.train.lm.episodes import LmEpisode, Part
 from stopwise.train.lm.losses import ActionUse, masked_log_policy
 from stopwise.train.lm.network import former_names
 from stopwise.train.lm.scoring import action_logits, policies
-from stopwise.train.lm.stages import StageResult, last_checkpoint, result_of, shared_arguments
-from stopwise.train.lm.trainer import ValidationReturn, seconds_so_far
+from stopwise.train.lm.stages import StageResult, result_of, shared_arguments
+from stopwise.train.lm.trainer import ValidationReturn, last_checkpoint, seconds_so_far
 
 
 class NoSpreadWarning(UserWarning):
