@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Compute, write and report."""
     from stopwise.data.files import sha256_file
     from stopwise.data.store import count_trajectories, read_trajectories
+    from stopwise.models.ledger import add_to_bill, bill_beside
     from stopwise.signals.compute import compute_table
     from stopwise.signals.table import write_table
     from stopwise.signals.tracker import DEFAULT_CUT, SignalConfig
@@ -99,15 +100,20 @@ def run(args: argparse.Namespace) -> int:
         report = lambda what, done, total: progress(what, done, count)  # noqa: E731
         return runs if scorer is None else scorer.score(runs, report)
 
-    table = compute_table(
-        read,
-        config,
-        make_encoder(names, args.encoder, args.cache),
-        fit_se_cut=args.se_cut is None,
-        make_judge=coverage,
-        logs_sha256=sha256_file(logs),
-        progress=lambda what, done, total: progress(what, done, count if total is None else total),
-    )
+    try:
+        table = compute_table(
+            read,
+            config,
+            make_encoder(names, args.encoder, args.cache),
+            fit_se_cut=args.se_cut is None,
+            make_judge=coverage,
+            parallel=1 if coverage is None else coverage.parallel,
+            logs_sha256=sha256_file(logs),
+            progress=lambda what, done, total: progress(what, done, count if total is None else total),
+        )
+    finally:  # what an interrupted call has spent is spent
+        if coverage is not None:
+            add_to_bill(bill_beside(args.out), {"model": coverage.model, **coverage.report()["cost"]})
     write_table(args.out, table)
     summary = summarise(table)
     result = {"signals": summary, **describe(table), "out": str(args.out)}
@@ -126,6 +132,8 @@ def make_encoder(names: tuple[str, ...], model: str | None, cache: Path | None) 
     from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
     from stopwise.signals.definitions import BY_NAME, with_prerequisites
 
+    if "RE_z" in names:
+        names = (*names, "SE")  # its mean and spread are taken from the steps that have a residual
     if not any(need.endswith("_embedding") for name in with_prerequisites(names) for need in BY_NAME[name].needs):
         return None
     return CachedEncoder(SentenceTransformerEncoder(model or MINILM), cache)
@@ -209,11 +217,11 @@ def print_table(summary: dict[str, Any], result: dict[str, Any]) -> None:
 def _names(only: list[str] | None) -> tuple[str, ...]:
     import difflib
 
-    from stopwise.signals.definitions import SIGNALS
+    from stopwise.signals.definitions import BY_NAME, SIGNALS
 
     names = [part for word in only or [] for part in word.split(",") if part]
     for name in names:
-        if name not in SIGNALS:
+        if name not in BY_NAME:
             near = difflib.get_close_matches(name, SIGNALS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"expected some of {', '.join(SIGNALS)}"
             raise UsageError(f"--only {name}: no such signal; {hint}")

@@ -23,7 +23,6 @@ from stopwise.envs.arena.branch_store import BRANCH_SCHEMA
 from stopwise.envs.arena.collection import CollectConfig, groups_of
 from stopwise.envs.arena.retrievers import DenseRetriever
 from stopwise.envs.arena.worker import (
-    COST,
     EMBEDDINGS,
     INDEX,
     Control,
@@ -36,6 +35,7 @@ from stopwise.envs.arena.worker import (
 )
 from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.models.encoders import Encoder
+from stopwise.models.ledger import BILL, read_bill
 
 TRAJECTORIES = "trajectories.parquet"
 BRANCHES = "branches.parquet"
@@ -87,8 +87,8 @@ def collect(
     shutil.rmtree(out / INDEX, ignore_errors=True)
     for name in (EMBEDDINGS, f"{EMBEDDINGS}-wal", f"{EMBEDDINGS}-shm"):
         (out / name).unlink(missing_ok=True)
-    if (out / COST).exists():
-        result["llm"] = read_json(out / COST)
+    if (out / BILL).exists():
+        result["llm"] = read_bill(out / BILL)
     return result | {"runs": total, "groups": len(groups)}
 
 
