@@ -143,7 +143,7 @@ class DsMcm(Prompted):
             [entry for entry in pool if entry.question_id != run.question_id][: self.recall]
             for pool in (found.successes, found.failures)
         ]
-        return slow_monitor_prompt(run, Recalled(*others))
+        return slow_monitor_prompt(run, Recalled(others[0], others[1]))
 
     def _session(self, run: RunSoFar) -> tuple[str, str]:
         """S and h of the present step, as they stand in memory entries (eq. 11)."""
