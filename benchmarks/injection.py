@@ -134,8 +134,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result["reads_no_text"] = [without_text(c, runs[: args.runs], attacks, harmless, info) for c in blind]
     if "text" in parts:
         result["reads_text"] = []
-        for controller in (LlmCritic(), DsMcm(slow=True)):
-            controller.max_tokens = args.max_tokens
+        for controller in (LlmCritic(max_tokens=args.max_tokens), DsMcm(slow=True, max_tokens=args.max_tokens)):
             states = runs[: args.states]
             result["reads_text"].append(with_text(controller, states, attacks, harmless, client, args.seconds))
         bill = client.ledger.report()
