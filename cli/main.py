@@ -19,12 +19,14 @@ COMMANDS = {
     "convert": ("stopwise.cli.convert", "write trajectories as JSON Lines, a Hugging Face dataset or a Minari dataset"),
     "world": ("stopwise.cli.world", "make a generated world, or compose deep questions of a corpus; check it"),
     "collect": ("stopwise.cli.collect", "run agents over questions in the arena, with or without a controller"),
+    "probe": ("stopwise.cli.probe", "add answer probes to logs: what could be answered after each search"),
     "signals": ("stopwise.cli.signals", "compute the signals of every search step"),
     "analyze": ("stopwise.cli.analyze", "AUROC of every signal against new-item recall"),
     "train": ("stopwise.cli.train", "fit a controller on training questions, choose its threshold on validation"),
     "benchmark": ("stopwise.cli.benchmark", "compare controllers on held-out questions"),
     "export": ("stopwise.cli.export", "make a policy package of a trained controller"),
     "replay": ("stopwise.cli.replay", "run a policy package over logs"),
+    "cost": ("stopwise.cli.cost", "what the language models of runs cost, by purpose"),
 }
 
 

@@ -64,6 +64,7 @@ def run(args: argparse.Namespace) -> int:
     """Compute, write and report."""
     from stopwise.data.files import sha256_file
     from stopwise.data.store import count_trajectories, read_trajectories
+    from stopwise.models.ledger import add_to_bill, bill_beside
     from stopwise.signals.compute import compute_table
     from stopwise.signals.table import write_table
     from stopwise.signals.tracker import DEFAULT_CUT, SignalConfig
@@ -99,15 +100,20 @@ def run(args: argparse.Namespace) -> int:
         report = lambda what, done, total: progress(what, done, count)  # noqa: E731
         return runs if scorer is None else scorer.score(runs, report)
 
-    table = compute_table(
-        read,
-        config,
-        make_encoder(names, args.encoder, args.cache),
-        fit_se_cut=args.se_cut is None,
-        make_judge=coverage,
-        logs_sha256=sha256_file(logs),
-        progress=lambda what, done, total: progress(what, done, count if total is None else total),
-    )
+    try:
+        table = compute_table(
+            read,
+            config,
+            make_encoder(names, args.encoder, args.cache),
+            fit_se_cut=args.se_cut is None,
+            make_judge=coverage,
+            parallel=1 if coverage is None else coverage.parallel,
+            logs_sha256=sha256_file(logs),
+            progress=lambda what, done, total: progress(what, done, count if total is None else total),
+        )
+    finally:  # what an interrupted call has spent is spent
+        if coverage is not None:
+            add_to_bill(bill_beside(args.out), {"model": coverage.model, **coverage.report()["cost"]})
     write_table(args.out, table)
     summary = summarise(table)
     result = {"signals": summary, **describe(table), "out": str(args.out)}

@@ -25,6 +25,8 @@ class Hindsight:
 
     stop_value: float  # return from here when stopping now
     continue_value: float  # best return from here when going on, in hindsight
+    recall: float = math.nan  # share of the gold documents seen so far; NaN where the gold is unknown
+    gold_left: float = math.nan  # gold documents not yet seen; NaN where the gold is unknown
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,7 @@ class Observation:
     since_intervention: int | None = None  # search steps since the last one; None before the first
     hindsight: Hindsight | None = None
     actions: tuple[Action, ...] = ()  # carried out after the earlier search steps of this run, in order
+    passed: tuple[SignalRow, ...] = ()  # in a replay: the log's steps that an intervention jumped over just before
     run: RunSoFar | None = None  # only for controllers that read text, and only where there are texts
 
 

@@ -7,22 +7,28 @@ from numpy.typing import NDArray
 
 from stopwise.controllers.base import Controller
 from stopwise.controllers.baselines import FixedBudget, NeverStop, Random
+from stopwise.controllers.boosted import Boosted, Privileged
 from stopwise.controllers.ds_mcm import DsMcm
 from stopwise.controllers.heuristic import Heuristic
 from stopwise.controllers.llm_critic import LlmCritic
+from stopwise.controllers.lm import SmallLM
 from stopwise.controllers.logistic import Logistic
 from stopwise.controllers.memory.entries import Recall
 from stopwise.controllers.oracle import Oracle
 from stopwise.controllers.prompted import Prompted
 from stopwise.controllers.raac import Raac
-from stopwise.data.errors import UsageError
+from stopwise.controllers.review_stopping import Chao1, Knee, Target
+from stopwise.data.errors import DataError, UsageError
 from stopwise.models.chat_client import ChatClient
 from stopwise.signals.features import FeatureSpec
 
 RULES: dict[str, type[Controller]] = {
-    kind.kind: kind for kind in (NeverStop, FixedBudget, Random, Heuristic, DsMcm, Oracle, Raac, LlmCritic)
+    kind.kind: kind
+    for kind in (NeverStop, FixedBudget, Random, Heuristic, DsMcm, Oracle, Raac, LlmCritic, Knee, Target, Chao1)
 }  # made from parameters alone
-LEARNED = (Logistic.kind,)  # need features and weights
+LEARNED: dict[str, type[Logistic] | type[Boosted]] = {
+    kind.kind: kind for kind in (Logistic, Boosted, Privileged)
+}  # need features and weights
 
 
 def make_rule(kind: str, params: Mapping[str, Any]) -> Controller:
@@ -32,7 +38,7 @@ def make_rule(kind: str, params: Mapping[str, Any]) -> Controller:
         UsageError: the kind or a parameter is unknown, or a value is not allowed.
     """
     if kind not in RULES:
-        hint = "; train it and name its run as `policy`" if kind in LEARNED else ""
+        hint = "; train it and name its run as `policy`" if kind in (*LEARNED, SmallLM.kind) else ""
         raise UsageError(f"controller {kind!r} is not one of {', '.join(RULES)}{hint}")
     try:
         return RULES[kind](**params)
@@ -41,7 +47,7 @@ def make_rule(kind: str, params: Mapping[str, Any]) -> Controller:
 
 
 def make_learned(
-    kind: str, params: Mapping[str, Any], features: FeatureSpec, weights: Mapping[str, NDArray[Any]]
+    kind: str, params: Mapping[str, Any], features: FeatureSpec | None, weights: Mapping[str, NDArray[Any]]
 ) -> Controller:
     """A controller with weights.
 
@@ -49,9 +55,13 @@ def make_learned(
         UsageError: the kind is unknown.
         DataError: the weights do not fit the features.
     """
-    if kind == Logistic.kind:
-        return Logistic(features, weights, **params)
-    raise UsageError(f"controller {kind!r} is not one of {', '.join(LEARNED)}")
+    if kind == SmallLM.kind:
+        return SmallLM(None, weights, **params)
+    if kind in LEARNED:
+        if features is None:
+            raise DataError(f"controller {kind}: names no features; export the policy again")
+        return LEARNED[kind](features, weights, **params)
+    raise UsageError(f"controller {kind!r} is not one of {', '.join((*LEARNED, SmallLM.kind))}")
 
 
 def asks_model(controller: Controller) -> bool:

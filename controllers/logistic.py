@@ -1,14 +1,13 @@
 """Multinomial logistic regression over features, in plain arrays: the agent needs no scikit-learn to run it."""
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from stopwise.controllers.base import Controller, Distribution, Legal, Observation
+from stopwise.controllers.thresholded import Thresholded
 from stopwise.data.errors import DataError
-from stopwise.data.records import Action
 from stopwise.signals.features import FeatureSpec
 
 
@@ -18,11 +17,8 @@ def design_matrix(features: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.concatenate([np.where(there, features, 0.0), there.astype(np.float64)], axis=1)
 
 
-class Logistic(Controller):
-    """Stop when its probability reaches a threshold that was chosen on validation questions.
-
-    Between continue and intervene the more probable one is taken.
-    """
+class Logistic(Thresholded):
+    """A softmax over actions, linear in the features and their masks; thresholds as in `Thresholded`."""
 
     kind: ClassVar[str] = "logistic"
 
@@ -31,6 +27,7 @@ class Logistic(Controller):
         features: FeatureSpec,
         weights: Mapping[str, NDArray[np.float64]],
         threshold: float = 0.5,
+        intervene_threshold: float | None = None,
     ) -> None:
         """Set up from fitted arrays.
 
@@ -39,6 +36,7 @@ class Logistic(Controller):
             weights: ``mean`` and ``scale`` (2F,) of the design matrix; ``coef`` (3, 2F) and ``intercept`` (3,) of the
                 actions' logits, an intercept of -inf for an action that was never a target.
             threshold: probability of stop from which it stops.
+            intervene_threshold: probability of intervening, given that it does not stop, from which it intervenes.
 
         Raises:
             DataError: an array is missing or has another shape.
@@ -54,7 +52,7 @@ class Logistic(Controller):
         self.features = features
         # safetensors writes the buffer as it lies, so another memory order would come back transposed
         self.weights = {name: np.ascontiguousarray(weights[name], dtype=np.float64) for name in shapes}
-        self.threshold = threshold
+        self.threshold, self.intervene_threshold = threshold, intervene_threshold
 
     def probabilities(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Probabilities (N, 3) before the masks, of features (N, F) with NaN for null."""
@@ -63,20 +61,3 @@ class Logistic(Controller):
         logits = standard @ arrays["coef"].T + arrays["intercept"]
         exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
         return exponentials / exponentials.sum(axis=1, keepdims=True)
-
-    def distribution(self, observation: Observation) -> tuple[Distribution, str | None]:
-        """See `Controller.distribution`."""
-        assert observation.features is not None
-        probabilities = self.probabilities(observation.features[None, :])[0]
-        return probabilities, f"probability of stop {probabilities[Action.STOP]:.2f}, threshold {self.threshold:.2f}"
-
-    def choose(self, probabilities: Distribution, legal: Legal) -> Action:
-        """Stop from the threshold on, or where nothing else is legal."""
-        if legal[Action.STOP] and (probabilities[Action.STOP] >= self.threshold or legal.sum() == 1):
-            return Action.STOP
-        return Action(int(np.where(legal, probabilities, -1.0)[: Action.STOP].argmax()))
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        """The threshold; features and weights are stored beside it."""
-        return {"threshold": self.threshold}

@@ -15,8 +15,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from stopwise.controllers.base import Controller
+from stopwise.controllers.boosted import Boosted
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.kinds import RULES, make_learned, make_rule
+from stopwise.controllers.lm import SmallLM
 from stopwise.controllers.logistic import Logistic
 from stopwise.data.errors import DataError, StopwiseError
 from stopwise.data.files import atomic_folder, read_json, sha256_file
@@ -50,7 +52,7 @@ def write_package(folder: Path, package: PolicyPackage) -> None:
     """
     controller = package.controller
     with atomic_folder(Path(folder), mark=MANIFEST) as partial:
-        if isinstance(controller, Logistic):
+        if isinstance(controller, Logistic | Boosted | SmallLM):
             from safetensors.numpy import save_file
 
             save_file(controller.weights, partial / WEIGHTS)
@@ -131,6 +133,8 @@ def model_card(package: PolicyPackage) -> str:
         f"- encoder: `{info.encoder}`",
         f"- signals of logs with sha256 `{info.logs_sha256}`",
     ]
+    if package.controller.privileged:
+        lines.append("- privileged: it is told what only a replayed log knows; a live agent refuses it")
     if package.controller.features is not None:
         lines.append(f"- features from: {', '.join(package.controller.features.signals) or 'the step index alone'}")
     lines += ["", "```python", "import stopwise.runtime", 'policy = stopwise.runtime.load("this folder")', "```", ""]
@@ -144,7 +148,8 @@ def _from_manifest(folder: Path, manifest: Mapping[str, Any]) -> PolicyPackage:
     if kind in RULES:
         controller = make_rule(kind, params)
     else:
-        features = FeatureSpec(tuple(manifest["features"]["signals"]), manifest["features"]["version"])
+        given = manifest["features"]  # null for what reads rows of its own
+        features = None if given is None else FeatureSpec(tuple(given["signals"]), given["version"])
         controller = make_learned(kind, params, features, _read_weights(folder / WEIGHTS))
     return PolicyPackage(
         name=manifest["name"],

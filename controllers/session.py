@@ -5,6 +5,9 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from stopwise.controllers.base import Controller, Decision, Hindsight, Observation, RunSoFar
 from stopwise.controllers.guards import Guards
 from stopwise.data.errors import UsageError
@@ -72,14 +75,18 @@ class ControlSession:
         hindsight: Hindsight | None = None,
         *,
         can_intervene: bool | None = None,
+        features: NDArray[np.float64] | None = None,
+        passed: tuple[SignalRow, ...] = (),
         run: RunSoFar | None = None,
     ) -> Decision:
         """Decide after a search step, and count.
 
         Args:
-            row: the step's signals.
+            row: the signals of the step.
             hindsight: where it is known; handed to privileged controllers only.
             can_intervene: False rules interventions out for this step alone.
+            features: of this step, where a replay that jumps knows them; None: of the rows that were decided on.
+            passed: the log's steps that an intervention jumped over since the last decision, in a replay.
             run: the texts so far; handed only to controllers that read them, so that no other can be steered by them.
         """
         started = time.perf_counter()
@@ -95,12 +102,13 @@ class ControlSession:
         try:
             observation = Observation(
                 row=row,
-                features=self._builder.push(row) if self._builder is not None else None,
+                features=self._builder.push(row) if features is None and self._builder is not None else features,
                 legal=legal,
                 interventions=counts.interventions,
                 since_intervention=self._since_intervention,
                 hindsight=hindsight if self.controller.privileged else None,
                 actions=tuple(self._actions),
+                passed=passed,
                 run=run if self.controller.reads_text else None,
             )
             decision = self.controller.decide(observation)

@@ -25,6 +25,11 @@ def load_config(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -
         DataError: the file is missing or is no YAML mapping.
         UsageError: a key is unknown or a value is not what it should be; the message names the key's path.
     """
+    return read_config(kind, load_values(path, overrides), str(path))
+
+
+def load_values(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """The values of a config file with its overrides, not checked against any dataclass; raises as `load_config`."""
     import yaml
 
     try:
@@ -45,7 +50,7 @@ def load_config(kind: type[Config], path: Path, overrides: Sequence[str] = ()) -
         raise DataError(f"{path}: holds {type(values).__name__}; expected a mapping of keys to values")
     for override in overrides:
         _override(values, override)
-    return read_config(kind, values, str(path))
+    return values
 
 
 def read_config(kind: type[Config], values: Mapping[str, Any], source: str) -> Config:

@@ -141,3 +141,14 @@ def hindsight_values(table: SignalTable, reward: Reward) -> tuple[Floats, Floats
     )
     # the decision at the row itself is paid either way
     return values.stop_value - reward.controller, found.continue_value - reward.controller
+
+
+def hidden_state(table: SignalTable) -> Floats:
+    """What a privileged learner may know at each row beside the features, shape (N, 2), NaN without gold.
+
+    Columns as in `Hindsight`: the recall so far, and the number of gold documents not yet seen. Neither says what the
+    run will still find.
+    """
+    recall = table.label("recall")
+    gold = table.episode_values("gold")[table.episode_of_row]
+    return np.column_stack([recall, gold * (1.0 - recall)])

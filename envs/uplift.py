@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 from stopwise.data.errors import DataError
 from stopwise.data.files import read_json, write_json
 from stopwise.envs.interventions import Effect, Place
-from stopwise.signals.features import FeatureSpec
+from stopwise.signals.features import FeatureSpec, build_features
+from stopwise.signals.table import SignalTable
 
 Floats = NDArray[np.float64]
 
@@ -99,3 +100,30 @@ def next_productive(place: Place) -> int | None:
     recall = place.table.label("recall")[place.row : stop]
     higher = np.flatnonzero(recall > recall[0])
     return place.row + int(higher[0]) if len(higher) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Jumps:
+    """What intervening does at every row of a table, as the model draws it."""
+
+    probability: Floats  # (N,) of jumping: u(x), or 0 where no later step is productive
+    target: NDArray[np.int64]  # (N,) row jumped to: the run's next productive one, or the row itself
+    gain: Floats  # (N,) new recall at the target; 0 without gold
+
+
+def jumps(table: SignalTable, fit: UpliftFit) -> Jumps:
+    """The model's outcomes at all rows at once; equal to `Uplift.intervene` at each.
+
+    Raises:
+        DataError: the table lacks a signal of the fit's features.
+    """
+    recall = table.label("recall")
+    rows, episode = np.arange(len(recall)), table.episode_of_row
+    # recall never falls within a run, so the next higher one is at the next rise
+    rises = np.flatnonzero((recall[1:] > recall[:-1]) & (episode[1:] == episode[:-1])) + 1
+    following = np.append(rises, len(recall))[np.searchsorted(rises, rows, side="right")]
+    ahead = following < table.offsets[1:][episode]
+    target = np.where(ahead, following, rows)
+    known = np.nan_to_num(recall)
+    probability = np.where(ahead, fit.probability(build_features(table, fit.features)), 0.0)
+    return Jumps(probability, target, known[target] - known)

@@ -9,7 +9,17 @@ from typing import Any
 from stopwise.controllers.package import stopwise_version
 from stopwise.data.files import sha256_file
 
-PACKAGES = ("numpy", "scipy", "scikit-learn", "torch", "transformers", "sentence-transformers")
+PACKAGES = (
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "torch",
+    "transformers",
+    "sentence-transformers",
+    "trl",
+    "peft",
+    "accelerate",
+)
 
 
 def provenance(command: Sequence[str], config: Any, data: Mapping[str, Path]) -> dict[str, Any]:

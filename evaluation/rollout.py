@@ -75,7 +75,17 @@ def rollout(
         while not over:
             hindsight = env.hindsight if controller.privileged else None
             run = _texts(logs, episode.id, info["t"]) if logs is not None and controller.reads_text else None
-            decision = session.decide(env.signal_row, hindsight, can_intervene=env.can_intervene, run=run)
+            # after an intervention the rows decided on are no longer all rows of the log up to here
+            spec = controller.features if info["interventions"] else None
+            features = None if spec is None else env.features_by(spec)
+            decision = session.decide(
+                env.signal_row,
+                hindsight,
+                can_intervene=env.can_intervene,
+                features=features,
+                passed=env.passed_over,
+                run=run,
+            )
             _, reward, terminated, truncated, info = env.step(int(decision.action))
             value += reward
             over = terminated or truncated

@@ -74,6 +74,11 @@ class ChatClient:
         return self._model.abilities
 
     @property
+    def parallel(self) -> int:
+        """Calls under way at one time, at most: more threads than that gain nothing."""
+        return self._parallel
+
+    @property
     def served_model(self) -> str | None:
         """The name under which the model answers; None before the first reply."""
         return self._served

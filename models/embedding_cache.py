@@ -46,7 +46,8 @@ class CachedEncoder:
         try:
             if self._path != ":memory:":
                 Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(self._path, timeout=60)
+            # one thread at a time may use it, not always the same one: whoever shares it between threads takes turns
+            self._database = sqlite3.connect(self._path, timeout=60, check_same_thread=False)
         except (OSError, sqlite3.Error) as error:
             raise UsageError(
                 f"{self._path}: cannot be opened as embedding cache ({error}); name a file in a writable folder"

@@ -2,11 +2,15 @@
 
 import threading
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import Any, get_args
 
-from stopwise.data.errors import StopwiseError, UsageError
+from stopwise.data.errors import DataError, StopwiseError, UsageError
+from stopwise.data.files import read_json, write_json
 from stopwise.models.chat import ChatFailure, ChatReply, Purpose, Usage
 
+BILL = "llm_cost.json"  # in a run's folder; a result that is a file has `bill_beside` it
+PARTS = ("operation", "evaluation")
 PURPOSES: tuple[str, ...] = get_args(Purpose)
 EVALUATION: frozenset[str] = frozenset({"judge", "reader"})  # spent on measuring a run, not on running it
 
@@ -132,7 +136,7 @@ class Ledger:
                 name: {entry.name: getattr(account, entry.name) for entry in fields(Account)}
                 for name, account in self._accounts.items()
             }
-        parts: dict[str, dict[str, Any]] = {"operation": {}, "evaluation": {}}
+        parts: dict[str, dict[str, Any]] = {part: {} for part in PARTS}
         for name in PURPOSES:
             if name in rows:
                 parts["evaluation" if name in EVALUATION else "operation"][name] = rows[name]
@@ -150,3 +154,42 @@ class Ledger:
 
     def _account(self, purpose: str) -> Account:
         return self._accounts.setdefault(purpose, Account())
+
+
+def bill_beside(out: Path) -> Path:
+    """Where the bill of a result that is one file stands: ``signals.parquet`` has ``signals.llm_cost.json``."""
+    return out.with_name(f"{out.stem}.{BILL}")
+
+
+def read_bill(path: Path) -> dict[str, Any]:
+    """Read a bill: a file of its own, or what stands under ``llm`` in a command's result.
+
+    Raises:
+        DataError: it cannot be read, or is no bill.
+    """
+    bill = read_json(path)
+    if isinstance(bill, dict) and isinstance(bill.get("llm"), dict):
+        bill = bill["llm"]
+    rows = [bill.get(part) for part in PARTS] if isinstance(bill, dict) else [None]
+    names = {entry.name for entry in fields(Account)}
+    if not all(isinstance(row, dict) and all(set(account) == names for account in row.values()) for row in rows):
+        raise DataError(f"{path}: holds no bill of a language model; expected what a command that called one wrote")
+    return bill
+
+
+def add_to_bill(path: Path, report: dict[str, Any]) -> None:
+    """Write a bill, or add to the one that an interrupted call of the same run has left there."""
+    write_json(path, add_reports(read_bill(path), report) if path.exists() else report)
+
+
+def add_reports(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Two bills of one model as one: numbers are summed, at any depth."""
+    merged = dict(one)
+    for key, value in other.items():
+        if isinstance(value, dict):
+            merged[key] = add_reports(merged.get(key, {}), value)
+        elif isinstance(value, str):
+            merged[key] = value
+        else:
+            merged[key] = merged.get(key, 0) + value
+    return merged

@@ -4,9 +4,7 @@ The log-probabilities of a reply are those of its text in the tokenizer's own se
 sampled: so they are what teacher forcing finds on the same text, and a log needs to hold no tokens.
 """
 
-import contextlib
 import hashlib
-import io
 import threading
 import time
 from collections.abc import Sequence
@@ -18,6 +16,7 @@ from numpy.typing import NDArray
 
 from stopwise.data.errors import UsageError
 from stopwise.data.files import sha256_file
+from stopwise.models.causal_lm import load_causal_lm
 from stopwise.models.chat import (
     Abilities,
     ChatFailure,
@@ -28,7 +27,7 @@ from stopwise.models.chat import (
     Usage,
     check_request,
 )
-from stopwise.models.smollm2 import GGUF_SHA256, SMOLLM2, dense_smollm2
+from stopwise.models.smollm2 import GGUF_SHA256, SMOLLM2
 
 MAX_TOP = 100  # log-probabilities a position at most
 
@@ -218,27 +217,8 @@ class LocalLM:
     def _load(self) -> None:
         if self._network is not None:
             return
-        try:
-            import torch
-            from transformers import AutoModelForCausalLM, AutoTokenizer
-            from transformers.utils import logging
-        except ImportError as error:
-            raise UsageError(
-                f"model {self.model}: {error.name or error} is not installed; run `pip install 'stopwise[lm]'`"
-            ) from error
-        source = str(dense_smollm2() if self.model == SMOLLM2 else self.model)
-        logging.disable_progress_bar()  # stderr is for our own progress
-        device = self._device or ("cuda" if torch.cuda.is_available() else "cpu")
-        try:
-            with contextlib.redirect_stderr(io.StringIO()):
-                tokenizer = AutoTokenizer.from_pretrained(source)
-                network: Any = AutoModelForCausalLM.from_pretrained(source, dtype=getattr(torch, self._dtype))
-        except (OSError, ValueError) as error:
-            raise UsageError(
-                f"model {self.model}: cannot be loaded ({(str(error) or type(error).__name__).splitlines()[0]}); "
-                f"name {SMOLLM2}, a Hugging Face id or a folder"
-            ) from error
-        self._tokenizer, self._network = tokenizer, network.to(device).eval()
+        loaded = load_causal_lm(self.model, dtype=self._dtype, device=self._device)
+        self._tokenizer, self._network = loaded.tokenizer, loaded.network
 
 
 def _draw(row: NDArray[np.float32], request: ChatRequest, chance: np.random.Generator) -> int:

@@ -15,6 +15,7 @@ from stopwise.models.encoders import Encoder
 from stopwise.signals.calibration import Calibration, Calibrations, fit_calibration
 from stopwise.signals.clustering import cosine_distances, fit_cut
 from stopwise.signals.coverage import (
+    CoverageJudge,
     CoverageThresholds,
     EncoderJudge,
     GoldJudge,
@@ -22,6 +23,7 @@ from stopwise.signals.coverage import (
     document_sentences,
     fit_thresholds,
 )
+from stopwise.signals.coverage_ahead import judge_ahead
 from stopwise.signals.definitions import BY_NAME, with_prerequisites
 from stopwise.signals.labels import LABELS, label_tracker
 from stopwise.signals.table import Episode, SignalInfo, SignalTable, build_table
@@ -44,6 +46,7 @@ def compute_table(
     fit_coverage: bool = True,
     calibrations: Calibrations | None = None,
     make_judge: MakeJudge | None = None,
+    parallel: int = 1,
     logs_sha256: str | None = None,
     progress: Progress | None = None,
 ) -> SignalTable:
@@ -57,6 +60,7 @@ def compute_table(
         fit_coverage: fit the coverage thresholds where training questions have criteria with gold.
         calibrations: RE-SE lines to use; None fits them on successful training runs of these logs.
         make_judge: makes the coverage judge of each run, for the judge ``llm``.
+        parallel: runs whose coverage is judged at a time, with `make_judge`; changes nothing but the time.
         logs_sha256: hash of the log file, for the record.
         progress: told what is going on.
 
@@ -81,7 +85,7 @@ def compute_table(
             if cut is not None:
                 config, fitted = replace(config, se_cut=cut), [*fitted, "se_cut"]
         if fit_coverage and "Cov" in wanted and config.coverage_judge == "encoder":
-            bounds = _fit_coverage(sample, encoder)
+            bounds = coverage_thresholds(sample, encoder)
             if bounds is not None:
                 config, fitted = replace(config, coverage=bounds), [*fitted, "coverage"]
     if calibrations is None:
@@ -92,9 +96,14 @@ def compute_table(
     sources: set[str] = set()
     for block in blocks(logs(), BLOCK):
         embed(block, config)
-        for run in block:
+        judges: Sequence[CoverageJudge | None] = [None] * len(block)
+        if make_judge is not None and "Cov" in wanted:
+            before = len(runs)
+            told = lambda done, before=before: report("judging coverage", before + done, None)  # noqa: E731
+            judges = judge_ahead(block, config, make_judge, parallel, told)
+        for run, judge in zip(block, judges, strict=True):
             episode, labels = run_labels(run)
-            runs.append((episode, run_signals(run, config, encoder, calibrations, make_judge), labels))
+            runs.append((episode, run_signals(run, config, encoder, calibrations, judge), labels))
             sources.update(step.logprobs.source for step in run.search_steps if step.logprobs is not None)
         report("computing signals", len(runs), None)
     info = SignalInfo(
@@ -113,9 +122,9 @@ def run_signals(
     config: SignalConfig,
     encoder: Encoder | None,
     calibrations: Calibrations | None = None,
-    make_judge: MakeJudge | None = None,
+    judge: CoverageJudge | None = None,
 ) -> list[SignalRow]:
-    """The signal rows of one run: the tracker over its steps."""
+    """The signal rows of one run: the tracker over its steps; `judge` is this run's, for the judge ``llm``."""
     tracker = SignalTracker(
         config,
         run.question,
@@ -123,7 +132,7 @@ def run_signals(
         agent=run.agent,
         encoder=encoder,
         calibrations=calibrations,
-        judge=None if make_judge is None else make_judge(run.question, run.criteria),
+        judge=judge,
     )
     return [row for step in run.steps if (row := tracker.observe(step)) is not None]
 
@@ -206,8 +215,13 @@ def _fit_se_cut(sample: Sequence[Trajectory], encoder: Encoder) -> float | None:
     return fit_cut(np.concatenate(within), np.array(across))
 
 
-def _fit_coverage(sample: Sequence[Trajectory], encoder: Encoder) -> CoverageThresholds | None:
-    """Coverage thresholds from the encoder judge's cosines against gold coverage, where the criteria have gold."""
+def coverage_thresholds(sample: Sequence[Trajectory], encoder: Encoder) -> CoverageThresholds | None:
+    """Thresholds of the judge ``encoder`` by its cosines against gold coverage; None with too few criteria with gold.
+
+    Args:
+        sample: runs of training questions; those without gold criteria are left out.
+        encoder: a cached encoder.
+    """
     best, covered = [], []
     for run in sample:
         if not run.criteria or any(criterion.gold_ids is None for criterion in run.criteria):

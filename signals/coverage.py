@@ -31,7 +31,13 @@ MakeJudge = Callable[[str, Sequence[Criterion] | None], CoverageJudge]  # (quest
 
 @dataclass(frozen=True, slots=True)
 class CoverageThresholds:
-    """Cosines between a criterion and a document sentence from which it counts as partly or fully covered."""
+    """Cosines between a criterion and a document sentence from which it counts as partly or fully covered.
+
+    The least squared error of the status against gold puts `full` where hardly a sentence gets to (0.98 for MiniLM on
+    the generated world): sentences that state a criterion and sentences that state the like of another entity are as
+    near to it, so that "partly" is the best guess for both. Such a judge ranks steps, and seldom says what gold says;
+    `docs/LOG.md` has its agreement, and that of thresholds which are fitted to agree.
+    """
 
     partial: float
     full: float

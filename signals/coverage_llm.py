@@ -76,11 +76,13 @@ class LLMCoverage:
     Args:
         client: calls the model.
         dynamic: how criteria are listed for runs that have none.
+        max_tokens: of a reply.
     """
 
-    def __init__(self, client: ChatClient, *, dynamic: bool = False) -> None:
+    def __init__(self, client: ChatClient, *, dynamic: bool = False, max_tokens: int = MAX_TOKENS) -> None:
         self._client = client
         self._dynamic = dynamic
+        self._max_tokens = max_tokens
         self.counts = CoverageCounts()
 
     @property
@@ -90,6 +92,16 @@ class LLMCoverage:
         kind = "dynamic" if self._dynamic else "static"
         return f"{self._client.id} {kind} {listing.version} {load_prompt('coverage_update').version}"
 
+    @property
+    def model(self) -> str:
+        """The model's id alone."""
+        return self._client.id
+
+    @property
+    def parallel(self) -> int:
+        """Runs that it is worth judging at a time."""
+        return self._client.parallel
+
     def report(self) -> dict[str, Any]:
         """JSON-able: the model, what was judged, what failed and why, and the bill."""
         return {
@@ -97,13 +109,20 @@ class LLMCoverage:
             "served_model": self._client.served_model,
             "judged": self.counts.updates,
             "failed": sum(self.counts.failures.values()),
-            "failures": dict(self.counts.failures),
+            "failures": dict(sorted(self.counts.failures.items())),
             "cost": self._client.ledger.report(),
         }
 
     def __call__(self, question: str, criteria: Sequence[Criterion] | None) -> "LLMJudge":
         """The judge of one run; given criteria are never changed."""
-        return LLMJudge(self._client, question, criteria, dynamic=self._dynamic, counts=self.counts)
+        return LLMJudge(
+            self._client,
+            question,
+            criteria,
+            dynamic=self._dynamic,
+            max_tokens=self._max_tokens,
+            counts=self.counts,
+        )
 
 
 class LLMJudge:
@@ -121,12 +140,14 @@ class LLMJudge:
         criteria: Sequence[Criterion] | None = None,
         *,
         dynamic: bool = False,
+        max_tokens: int = MAX_TOKENS,
         counts: CoverageCounts | None = None,
     ) -> None:
         """Begin a run; nothing is called yet. Arguments as in `LLMCoverage`."""
         self._client = client
         self._question = question
         self._dynamic = dynamic
+        self._max_tokens = max_tokens
         self._counts = counts or CoverageCounts()
         self._listings = 0  # attempts to list the criteria
         self._stable = 0  # updates since the list changed
@@ -153,7 +174,7 @@ class LLMJudge:
         prompt = load_prompt("criteria_inferred" if self._dynamic else "criteria_stated")
         request = ChatRequest(
             (Message("user", prompt.fill(question=quote("question", self._question))),),
-            max_tokens=MAX_TOKENS,
+            max_tokens=self._max_tokens,
             sample=self._listings,  # the reply to the first attempt is cached, however useless
         )
         self._listings += 1
@@ -178,7 +199,7 @@ class LLMJudge:
             documents=quote("documents", shown),
             change=_FIXED if self.frozen else _MAY_CHANGE,
         )
-        request = ChatRequest((Message("user", text),), max_tokens=MAX_TOKENS)
+        request = ChatRequest((Message("user", text),), max_tokens=self._max_tokens)
         return self._client.ask(request, CoverageUpdate, "coverage", self._check).answer
 
     def _check(self, update: CoverageUpdate) -> str | None:

@@ -12,6 +12,7 @@ from stopwise.train.regression import standardisation
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +23,7 @@ class LogisticFit:
     scale: Floats  # (F,) their standard deviation; 1 where constant
     coef: Floats  # (A, F) zero for actions without support
     intercept: Floats  # (A,) zero for actions without support
-    support: Bools  # (A,) actions that were best at some training row; the others get probability 0
+    support: Bools  # (A,) actions that beat another at some training row; the others get probability 0
     rows: int  # training rows with an advantage
     C: float  # inverse strength of the L2 penalty, as in sklearn
 
@@ -52,13 +53,39 @@ def action_values(continuing: Floats, stopping: Floats, intervening: Floats | No
     return values
 
 
-def fit_logistic(features: Floats, values: Floats, *, C: float = 1.0) -> LogisticFit:
-    """Classify the best action, each row weighing what a wrong choice would cost there.
+def cost_sensitive(values: Floats) -> tuple[Ints, Ints, Floats]:
+    """The classification problem behind values of actions: examples of a row, a label and a weight.
 
-    The label of a row is its best available action and its weight the advantage over the second best. With *realised*
-    returns as values (`return_continue`, `return_stop`), the weighted errors are an unbiased estimate of the return
-    that a policy gives up, whereas single labels are noise. Rows without an advantage (ties, a single action) say
-    nothing and are left out. Weights are scaled to mean 1, so that C does not depend on the unit of value.
+    A row is an example of every available action, weighted by how much better that is than the row's worst. Trained on
+    *realised* returns (`ActionTargets.returns`), a classifier's probability of action a approaches a share of E[Q(a) -
+    worst]: the worst is the same for all actions, so the most probable action is the best on average, though single
+    best actions are noise. Of two actions only the better one is an example, weighted by its advantage, and the
+    weighted errors estimate the return given up without bias. Rows whose actions are all equal, or that have only one,
+    say nothing. Weights are scaled to mean 1, so that penalties do not depend on the unit of value.
+
+    Args:
+        values: value of each action at each row, shape (N, A); NaN for an action that is not available.
+
+    Returns:
+        Row, label and weight of each example, shape (K,) each, ordered by row, then action.
+
+    Raises:
+        DataError: no row has an advantage.
+        ValueError: values that are infinite.
+    """
+    if np.isinf(values).any():
+        raise ValueError("values must be finite, or NaN for an action that is not available")
+    worst = np.where(np.isnan(values), np.inf, values).min(axis=1, keepdims=True)
+    excess = np.nan_to_num(values - worst)
+    row, label = np.nonzero(excess > 0)
+    if not len(row):
+        raise DataError(f"none of {len(values)} rows has one action better than another: there is nothing to learn")
+    weight = excess[row, label]
+    return row, label, weight / weight.mean()
+
+
+def fit_logistic(features: Floats, values: Floats, *, C: float = 1.0) -> LogisticFit:
+    """Classify the best action, each row weighing what a wrong choice would cost there: see `cost_sensitive`.
 
     Args:
         features: shape (N, F), no NaN.
@@ -66,7 +93,7 @@ def fit_logistic(features: Floats, values: Floats, *, C: float = 1.0) -> Logisti
         C: inverse strength of the L2 penalty on standardised features, as in sklearn.
 
     Returns:
-        The fit. If one action is best at every row, it always gets probability 1.
+        The fit. If one of two actions is best at every row, it always gets probability 1.
 
     Raises:
         DataError: no row has an advantage.
@@ -74,17 +101,10 @@ def fit_logistic(features: Floats, values: Floats, *, C: float = 1.0) -> Logisti
     """
     if features.ndim != 2 or values.ndim != 2 or len(features) != len(values):
         raise ValueError(f"features (N, F) and values (N, A) need equal rows, got {features.shape}, {values.shape}")
-    if not np.isfinite(features).all() or np.isinf(values).any():
-        raise ValueError("features must be finite, and values finite or NaN for an action that is not available")
-    ranked = np.sort(np.where(np.isnan(values), -np.inf, values), axis=1)
-    comparable = np.isfinite(ranked[:, -2])
-    advantage = np.zeros(len(values))
-    advantage[comparable] = ranked[comparable, -1] - ranked[comparable, -2]
-    used = advantage > 0
-    if not used.any():
-        raise DataError(f"none of {len(values)} rows has one action better than another: there is nothing to learn")
-    features, weight = np.asarray(features[used], dtype=np.float64), advantage[used] / advantage[used].mean()
-    label = np.nanargmax(values[used], axis=1)
+    if not np.isfinite(features).all():
+        raise ValueError("features must be finite: fill nulls and give a mask column instead")
+    rows, label, weight = cost_sensitive(values)
+    features = np.asarray(features[rows], dtype=np.float64)
     mean, scale = standardisation(features)
     coef, intercept = np.zeros((values.shape[1], features.shape[1])), np.zeros(values.shape[1])
     support = np.zeros(values.shape[1], dtype=bool)
@@ -98,4 +118,4 @@ def fit_logistic(features: Floats, values: Floats, *, C: float = 1.0) -> Logisti
             coef[actions[1]], intercept[actions[1]] = model.coef_[0], model.intercept_[0]
         else:
             coef[actions], intercept[actions] = model.coef_, model.intercept_
-    return LogisticFit(mean, scale, coef, intercept, support, rows=int(used.sum()), C=C)
+    return LogisticFit(mean, scale, coef, intercept, support, rows=len(np.unique(rows)), C=C)

@@ -1,8 +1,9 @@
 """The regressors behind fitted targets: ridge in closed form, or boosted trees."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,15 +42,10 @@ def fit_ridge(features: Floats, values: Floats, strength: float) -> Predict:
 def fit_boosted(features: Floats, values: Floats, seed: int) -> Predict:
     """Histogram gradient-boosted trees (sklearn), one model for each column of `values`, shape (N, Y)."""
     from sklearn.ensemble import HistGradientBoostingRegressor
-    from threadpoolctl import threadpool_limits  # comes with sklearn
 
     def predict_by(model: HistGradientBoostingRegressor, other: Floats) -> Floats:
-        with threads(len(other)):
+        with one_thread_if_small(len(other)):
             return model.predict(other)
-
-    def threads(rows: int) -> threadpool_limits:
-        # On few rows threads wait for each other more than they work; on a busy machine, for seconds.
-        return threadpool_limits(1 if rows < THREADS_FROM_ROWS else None)
 
     predictors: list[Predict] = []
     for column in values.T:
@@ -64,10 +60,17 @@ def fit_boosted(features: Floats, values: Floats, seed: int) -> Predict:
             early_stopping=False,  # pyright: ignore[reportArgumentType]
             random_state=seed,
         )
-        with threads(len(column)):
+        with one_thread_if_small(len(column)):
             model.fit(features, column)
         predictors.append(partial(predict_by, model))
     return lambda other: np.column_stack([predict(other) for predict in predictors])
+
+
+def one_thread_if_small(rows: int) -> AbstractContextManager[Any]:
+    """Keep boosted trees to one thread on few rows: there threads wait for each other, on a busy machine for long."""
+    from threadpoolctl import threadpool_limits  # comes with sklearn
+
+    return threadpool_limits(1 if rows < THREADS_FROM_ROWS else None)
 
 
 def regressor(name: RegressorName, ridge: float, seed: int) -> Fit:

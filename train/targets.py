@@ -8,15 +8,17 @@ Studies 14 (2001), section 1, here cross-fitted by question.
 Arrays are flat over the decision points of E runs one after the other (N rows; run e has rows offsets[e] ..
 offsets[e + 1] - 1). At a row the run either stops, worth `stop_value`, or continues, which brings
 `recall_weight * gain_next`, and costs `search_cost` when a further decision point follows; past the last row it brings
-`end_value` instead.
+`end_value` instead. The third action, intervene, is in `stopwise.train.action_targets`.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from stopwise.controllers.base import check_number
 from stopwise.data.errors import DataError
 from stopwise.envs.hindsight import Runs, lay_out, rows_by_turn
 from stopwise.train.regression import Fit, RegressorName, regressor
@@ -29,6 +31,21 @@ MAX_TAIL_ROUNDS = 20  # policy iterations in the tail block; 2 to 5 are usual, b
 
 
 @dataclass(frozen=True, slots=True)
+class TargetOptions:
+    """How targets are fitted: see `fitted_targets`."""
+
+    folds: int = 5
+    min_rows: int = 200
+    regressor: RegressorName = "ridge"
+    ridge: float = 10.0
+
+    def __post_init__(self) -> None:
+        check_number("targets.folds", self.folds, low=3, whole=True)
+        check_number("targets.min_rows", self.min_rows, low=1, whole=True)
+        check_number("targets.ridge", self.ridge, low=1e-9)
+
+
+@dataclass(frozen=True, slots=True)
 class FittedTargets:
     """Values of both actions at each row, from regressions that never saw a run of the row's question."""
 
@@ -36,8 +53,11 @@ class FittedTargets:
     q_stop: Floats  # (N,) regressed value of stopping: what can be told about `stop_value` from the features
     return_continue: Floats  # (N,) realised return of continuing, then following the fitted policy; one noisy draw
     return_stop: Floats  # (N,) realised return of stopping: `stop_value`
+    q_intervene: Floats  # (N,) regressed value of intervening, then following the fitted policy; NaN without a model
+    return_intervene: Floats  # (N,) its realised return; NaN without a model
     stop: Bools  # (N,) the fitted policy: q_stop >= q_continue
-    value: Floats  # (E,) realised return of the fitted policy from the first row; end_value for a run without rows
+    row_value: Floats  # (N,) realised return of the fitted policy from each row on
+    value: Floats  # (E,) the same from the first row; end_value for a run without rows
     fold: Ints  # (E,) the fold that the run was held out in; -1 for a run without rows
     tail_turn: Ints  # (K,) first turn of the pooled tail block, by held-out fold
     tail_rounds: Ints  # (K,) policy iterations in it; MAX_TAIL_ROUNDS when it never settled
@@ -72,6 +92,7 @@ def fitted_targets(
     regressor_name: RegressorName = "ridge",
     ridge: float = 10.0,
     seed: int = 0,
+    intervening: Callable[[Floats], Floats] | None = None,
 ) -> FittedTargets:
     """Values of continuing and stopping by fitted backward induction over turns, cross-fitted by question.
 
@@ -106,6 +127,9 @@ def fitted_targets(
         regressor_name: `ridge` or `boosted`.
         ridge: strength of ridge, in rows (see `fit_ridge`).
         seed: shuffles the questions and seeds `boosted`.
+        intervening: the realised returns of intervening, shape (N,), given those of following the fitted policy from
+            each row on, shape (N,). It is called for each fold, and what it returns is regressed like the other two
+            actions: on the same rows, and for a held-out fold from the other folds' runs and decisions only.
 
     Raises:
         DataError: fewer questions than folds.
@@ -132,13 +156,15 @@ def fitted_targets(
         q_stop=np.zeros(n),
         return_continue=np.zeros(n),
         return_stop=runs.stop_value,
+        q_intervene=np.full(n, np.nan),
+        return_intervene=np.full(n, np.nan),
         stop=np.zeros(n, dtype=bool),
+        row_value=np.zeros(n),
         value=np.zeros(len(fold)),
         fold=fold,
         tail_turn=np.zeros(folds, dtype=np.int64),
         tail_rounds=np.zeros(folds, dtype=np.int64),
     )
-    value = np.zeros(n)
     for held_out in range(folds):
         induction = _Induction(runs, features, row_fold, held_out, folds, fit, min_rows)
         induction.run()
@@ -146,10 +172,14 @@ def fitted_targets(
         targets.q_continue[held], targets.q_stop[held] = induction.predicted[held].T
         targets.return_continue[held] = induction.continuing[held]
         targets.stop[held] = induction.stop[held]
-        value[held] = induction.value[:-1][held]
+        targets.row_value[held] = induction.value[:-1][held]
+        if intervening is not None:
+            returns = intervening(induction.value[:-1])
+            targets.return_intervene[held] = returns[held]
+            targets.q_intervene[held] = induction.regress(returns)[held]
         targets.tail_turn[held_out] = induction.tail_turn
         targets.tail_rounds[held_out] = induction.tail_rounds
-    return replace(targets, value=runs.from_start(value))
+    return replace(targets, value=runs.from_start(targets.row_value))
 
 
 class _Induction:
@@ -189,6 +219,16 @@ class _Induction:
         self.tail_rounds = self._block(self.train_turns[self.tail_turn :], self.held_turns[self.tail_turn :])
         for turn in reversed(range(self.tail_turn)):
             self._block([self.train_turns[turn]], [self.held_turns[turn]])
+
+    def regress(self, returns: Floats) -> Floats:
+        """Predictions (N,) of returns (N,) at the held-out rows, fitted like the decisions: block by block."""
+        predicted = np.full(len(returns), np.nan)
+        blocks = [(self.train_turns[turn], self.held_turns[turn]) for turn in range(self.tail_turn)]
+        tail = slice(self.tail_turn, None)
+        for train, held in [*blocks, (np.concatenate(self.train_turns[tail]), np.concatenate(self.held_turns[tail]))]:
+            if held.size:
+                predicted[held] = self.fit(self.features[train], returns[train, None])(self.features[held])[:, 0]
+        return predicted
 
     def _block(self, train_turns: list[Ints], held_turns: list[Ints]) -> int:
         """Fit and decide for a block of turns, later turns being done; returns the number of rounds."""

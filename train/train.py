@@ -1,6 +1,7 @@
 """Training a controller: targets and fit on training questions, choices on validation questions, one run folder."""
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -9,53 +10,58 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopwise.controllers.base import Controller, check_number
+from stopwise.controllers.boosted import Boosted, Privileged
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.kinds import LEARNED, RULES, asks_model, make_rule
 from stopwise.controllers.logistic import Logistic, design_matrix
 from stopwise.controllers.package import PolicyPackage
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Action
-from stopwise.envs.interventions import intervention_model
+from stopwise.envs.arena.branch_store import read_branches
+from stopwise.envs.arena.branching import BranchOutcome
+from stopwise.envs.hindsight import hidden_state
+from stopwise.envs.interventions import MODELS, Forbidden, InterventionModel, intervention_model
+from stopwise.envs.logged import Logged
 from stopwise.envs.replay import ReplayEnv
-from stopwise.envs.rewards import Reward, run_values
+from stopwise.envs.rewards import Reward
+from stopwise.envs.uplift import Uplift, read_fit
 from stopwise.evaluation.benchmark import missing_signal, summarise
 from stopwise.evaluation.rollout import rollout
 from stopwise.models.chat_config import ChatConfig, open_chat
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
 from stopwise.signals.table import SignalTable
-from stopwise.train.fit import LogisticFit, action_values, fit_logistic
-from stopwise.train.regression import RegressorName
-from stopwise.train.targets import fitted_targets
-from stopwise.train.tune import Objective, choose_threshold, full_recall, tune_rule
+from stopwise.train.action_targets import action_targets, branch_targets
+from stopwise.train.fit import LogisticFit, fit_logistic
+from stopwise.train.targets import TargetOptions
+from stopwise.train.trees import TreeOptions, first_rounds, fit_trees
+from stopwise.train.tune import (
+    Objective,
+    ThresholdChoice,
+    ThresholdPair,
+    choose_pair_by_values,
+    choose_threshold,
+    choose_threshold_pair,
+    full_recall,
+    tune_rule,
+)
 
-
-@dataclass(frozen=True, slots=True)
-class TargetOptions:
-    """Non-anticipative targets: see `stopwise.train.targets.fitted_targets`."""
-
-    folds: int = 5
-    min_rows: int = 200
-    regressor: RegressorName = "ridge"
-    ridge: float = 10.0
-
-    def __post_init__(self) -> None:
-        check_number("targets.folds", self.folds, low=3, whole=True)
-        check_number("targets.min_rows", self.min_rows, low=1, whole=True)
-        check_number("targets.ridge", self.ridge, low=1e-9)
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
 class TrainConfig:
     """One training run."""
 
-    kind: str  # logistic, or a rule whose parameters are chosen from `grid`
+    kind: str  # logistic, boosted, privileged, or a rule whose parameters are chosen from `grid`
     signals: str  # signal table, or "samples"
     name: str | None = None  # what tables call it; the kind by default
     features: tuple[str, ...] | None = None  # signals that a learned controller sees; [] is the step index alone
     params: Mapping[str, Any] = field(default_factory=dict)  # fixed parameters of a rule
     grid: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)  # parameter: candidates; C for logistic
     reward: Reward = Reward()
-    intervention: str = "forbidden"
+    intervention: str = "forbidden"  # forbidden, noop, uplift or logged
+    uplift: str | None = None  # intervention uplift: run folder of `stopwise train configs/uplift.yaml`
+    branches: str | None = None  # file of `stopwise collect --branch`: learn from its Q; `signals` are of the same runs
     guards: Guards = Guards()
     targets: TargetOptions = TargetOptions()
     objective: Objective = Objective()
@@ -67,6 +73,53 @@ class TrainConfig:
         check_number("seed", self.seed, low=0, whole=True)
 
 
+@dataclass(frozen=True)
+class Basis:
+    """What training knows of interventions."""
+
+    model: InterventionModel
+    features: FeatureSpec  # that an environment with this model must use
+    outcomes: tuple[BranchOutcome, ...] | None = None  # of branched runs
+
+
+def intervention_basis(config: TrainConfig) -> Basis:
+    """The intervention model of a training run, and the branches that it learns from.
+
+    Raises:
+        UsageError: something that the model needs is not named, or something is named that it does not need.
+        DataError: a file cannot be read.
+    """
+    name = config.intervention
+    if config.uplift is not None and name != Uplift.name:
+        raise UsageError(f"uplift: is for intervention uplift, found intervention {name}; leave it out")
+    if config.branches is not None and name not in (Uplift.name, Logged.name):
+        raise UsageError(f"branches: are for intervention uplift or logged, found intervention {name}; leave them out")
+    outcomes = None if config.branches is None else tuple(read_branches(Path(config.branches)))
+    if name == Uplift.name:
+        if config.uplift is None:
+            raise UsageError("intervention uplift: needs the key `uplift`; see configs/uplift.yaml")
+        fit = read_fit(uplift_file(config.uplift))
+        return Basis(Uplift(fit), fit.features, outcomes)
+    if name == Logged.name:
+        if outcomes is None:
+            raise UsageError("intervention logged: needs the key `branches`; see configs/branches.yaml")
+        return Basis(Logged(outcomes), FeatureSpec(()), outcomes)
+    if name not in MODELS:
+        raise UsageError(f"intervention {name!r} is not one of {', '.join((*MODELS, Uplift.name, Logged.name))}")
+    return Basis(intervention_model(name), FeatureSpec(()))
+
+
+def uplift_file(run: str) -> Path:
+    """The fit in a run folder of `stopwise train configs/uplift.yaml`, or the file itself."""
+    return Path(run) / "uplift.json" if Path(run).is_dir() else Path(run)
+
+
+DEFAULT_TREES: Mapping[str, tuple[float, ...]] = {
+    "rounds": (25, 50, 100, 200),
+    "leaves": (4, 8),
+    "min_leaf": (50, 200),
+    "rate": (0.05,),
+}
 DEFAULT_STRENGTHS = (0.001, 0.01, 0.1, 1.0)  # C of logistic
 
 
@@ -91,9 +144,10 @@ def train(config: TrainConfig, table: SignalTable) -> tuple[PolicyPackage, dict[
     for split, part in parts.items():
         if not len(part.values):
             raise DataError(f"train: no run of the split {split} has a search step; bring logs of more questions")
-    env = _env(config, parts["val"])
+    basis = intervention_basis(config)
+    env = ReplayEnv(parts["val"], basis.features, reward=config.reward, intervention=basis.model)
     if config.kind in LEARNED:
-        controller, tried = _train_logistic(config, parts["train"], parts["val"])
+        controller, tried = _train_learned(config, parts["train"], parts["val"], basis)
     elif config.kind in RULES and not RULES[config.kind].privileged:
         controller, tried = _tune(config, env)
     else:
@@ -131,54 +185,110 @@ def default_features(table: SignalTable, *, privileged: bool) -> tuple[str, ...]
     return tuple(there)
 
 
-def _train_logistic(
-    config: TrainConfig, training: SignalTable, validation: SignalTable
+def _train_learned(
+    config: TrainConfig, training: SignalTable, validation: SignalTable, basis: Basis
 ) -> tuple[Controller, list[dict[str, Any]]]:
-    unknown = [key for key in config.grid if key != "C"]
-    if unknown or config.params:
-        raise UsageError(f"train: logistic has no parameter {(unknown or list(config.params))[0]!r}; expected grid.C")
-    strengths = config.grid.get("C", DEFAULT_STRENGTHS)
-    if not len(strengths):
-        raise UsageError("grid.C: is empty; expected at least one candidate")
-    for strength in strengths:
-        check_number("grid.C", strength, low=1e-9)
     names = config.features
     spec = FeatureSpec(default_features(training, privileged=config.privileged) if names is None else names)
     check_privilege(spec, training.info.config, privileged=config.privileged)
-    design = design_matrix(build_features(training, spec))
-    telling = informative_columns(design)
-    values = run_values(training, config.reward)
-    options = config.targets
-    targets = fitted_targets(
-        design[:, telling],
-        training.offsets,
-        values.gain_next,
-        values.stop_value,
-        values.end_value,
-        training.question_codes,
-        search_cost=config.reward.search + config.reward.controller,
-        recall_weight=config.reward.recall,
-        folds=options.folds,
-        min_rows=options.min_rows,
-        regressor_name=options.regressor,
-        ridge=options.ridge,
-        seed=config.seed,
-    )
-    # noop is dominated by continue, and forbidden is masked: neither is ever a target
-    actions = action_values(targets.return_continue, targets.return_stop)
-    held_out = build_features(validation, spec)
+    if config.params:
+        found = next(iter(config.params))
+        raise UsageError(f"train: {config.kind} has no parameter {found!r}; candidates stand under `grid`")
+    known = states(config.kind, training, spec)
+    if basis.outcomes is None:
+        design = design_matrix(known)
+        design = design[:, informative_columns(design)]
+        model = basis.model if isinstance(basis.model, Uplift) else Forbidden()
+        # noop is dominated by continue, and forbidden is masked: neither is ever a target
+        values = action_targets(
+            training, design, config.reward, config.targets, intervention=model, seed=config.seed
+        ).returns
+    else:
+        branched = branch_targets(basis.outcomes, training, config.reward)
+        known, values = known[branched.rows], branched.q
+    grown = logistic_candidates if config.kind == Logistic.kind else boosted_candidates
+    held_out, choose = states(config.kind, validation, spec), _chooser(config, validation, basis)
     tried, candidates = [], []
-    for strength in strengths:
-        fit = fit_logistic(design[:, telling], actions, C=float(strength))
-        controller = Logistic(spec, _spread(fit, telling, design.shape[1]))
-        stop = controller.probabilities(held_out)[:, Action.STOP]
-        choice = choose_threshold(stop, validation, config.reward, config.guards, config.objective)
+    for params, controller in grown(config, spec, known, values):
+        choice = choose(controller.probabilities(held_out))
         controller.threshold = choice.threshold
+        if isinstance(choice, ThresholdPair):
+            controller.intervene_threshold = choice.intervene_threshold
         candidates.append(controller)
-        tried.append({"params": {"C": float(strength)}, **asdict(choice)})
+        tried.append({"params": params, **asdict(choice)})
+    if isinstance(basis.model, Logged):
+        return candidates[int(np.argmax([row["value"] for row in tried]))], tried
     returns, recalls, searches = (np.array([row[key] for row in tried]) for key in ("value", "recall", "searches"))
     best = config.objective.best(returns, recalls, searches, full_recall(validation))
     return candidates[best], tried
+
+
+def _chooser(
+    config: TrainConfig, validation: SignalTable, basis: Basis
+) -> Callable[[Floats], ThresholdChoice | ThresholdPair]:
+    """How thresholds are chosen from the probabilities at the validation rows."""
+    if isinstance(basis.model, Uplift):
+        model = basis.model
+        return lambda probabilities: choose_threshold_pair(
+            probabilities, validation, config.reward, config.guards, model, config.objective
+        )
+    if isinstance(basis.model, Logged) and basis.outcomes is not None:
+        if config.objective.max_recall_loss is not None:
+            raise UsageError("objective.max_recall_loss: branches do not tell the recall of whole runs; leave it out")
+        found = branch_targets(basis.outcomes, validation, config.reward)
+        questions = validation.question_codes[validation.episode_of_row[found.rows]]
+        return lambda probabilities: choose_pair_by_values(probabilities[found.rows], found.q, questions)
+    return lambda probabilities: choose_threshold(
+        probabilities[:, Action.STOP], validation, config.reward, config.guards, config.objective
+    )
+
+
+def states(kind: str, table: SignalTable, spec: FeatureSpec) -> Floats:
+    """What a controller of that kind sees at each row, shape (N, F), NaN for null; hidden columns last."""
+    features = build_features(table, spec)
+    return np.concatenate([features, hidden_state(table)], axis=1) if kind == Privileged.kind else features
+
+
+def logistic_candidates(
+    config: TrainConfig, spec: FeatureSpec, features: Floats, values: Floats
+) -> Iterator[tuple[dict[str, Any], Logistic]]:
+    """A logistic regression for each strength of the penalty, thresholds not yet chosen."""
+    strengths = _grid(config, {"C": DEFAULT_STRENGTHS})["C"]
+    for strength in strengths:
+        check_number("grid.C", strength, low=1e-9)
+    design = design_matrix(features)
+    telling = informative_columns(design)
+    for strength in strengths:
+        fit = fit_logistic(design[:, telling], values, C=float(strength))
+        yield {"C": float(strength)}, Logistic(spec, _spread(fit, telling, design.shape[1]))
+
+
+def boosted_candidates(
+    config: TrainConfig, spec: FeatureSpec, columns: Floats, values: Floats
+) -> Iterator[tuple[dict[str, Any], Boosted]]:
+    """Boosted trees for each size of tree and number of rounds; fewer rounds are the beginning of the same fit."""
+    grid = _grid(config, {name: tuple(candidates) for name, candidates in DEFAULT_TREES.items()})
+    for name, candidates in grid.items():
+        for candidate in candidates:
+            check_number(f"grid.{name}", candidate, low=1e-9 if name == "rate" else 1 + (name == "leaves"),
+                         whole=name != "rate")  # fmt: skip
+    kind = Privileged if config.kind == Privileged.kind else Boosted
+    for leaves, min_leaf, rate in itertools.product(grid["leaves"], grid["min_leaf"], grid["rate"]):
+        options = TreeOptions(int(leaves), float(rate), int(min_leaf))
+        arrays = fit_trees(columns, values, int(max(grid["rounds"])), options, config.seed)
+        for rounds in grid["rounds"]:
+            yield {"rounds": int(rounds), **asdict(options)}, kind(spec, first_rounds(arrays, int(rounds)))
+
+
+def _grid(config: TrainConfig, default: Mapping[str, tuple[Any, ...]]) -> dict[str, tuple[Any, ...]]:
+    """The candidates of a learner's parameters, checked for their names."""
+    for name, candidates in config.grid.items():
+        if name not in default:
+            expected = ", ".join(f"grid.{known}" for known in default)
+            raise UsageError(f"train: {config.kind} has no parameter {name!r}; expected {expected}")
+        if not len(candidates):
+            raise UsageError(f"grid.{name}: is empty; expected at least one candidate")
+    return {**default, **config.grid}
 
 
 def informative_columns(design: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -209,10 +319,6 @@ def _tune(config: TrainConfig, env: ReplayEnv) -> tuple[Controller, list[dict[st
     if reason is not None:
         raise DataError(f"train: {config.kind} is not applicable to these logs: {reason}")
     return tune_rule(config.kind, config.params, config.grid, env, config.guards, config.objective, config.seed, client)
-
-
-def _env(config: TrainConfig, table: SignalTable) -> ReplayEnv:
-    return ReplayEnv(table, FeatureSpec(()), reward=config.reward, intervention=intervention_model(config.intervention))
 
 
 def run_folder(folder: Path) -> Path:

@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from stopwise.controllers.base import Controller
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.kinds import connect, make_rule
+from stopwise.controllers.thresholded import intervene_share
 from stopwise.data.errors import UsageError
+from stopwise.data.records import Action
+from stopwise.envs.interventions import InterventionModel
+from stopwise.envs.lattice import by_thresholds, expected, lattices, masked, question_weights
 from stopwise.envs.replay import ReplayEnv
 from stopwise.envs.rewards import Reward, run_values
 from stopwise.evaluation.benchmark import summarise
@@ -21,6 +25,8 @@ from stopwise.models.chat_client import ChatClient
 from stopwise.signals.table import SignalTable
 
 Floats = NDArray[np.float64]
+
+STOPS, NUDGES = 60, 12  # candidates of each threshold where a pair is chosen
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,16 +99,16 @@ def full_recall(table: SignalTable) -> float:
     return float(question_means(recall, table.question_codes)[1].mean())
 
 
-def thresholds(stop_probability: Floats) -> list[float]:
-    """At most some 200 candidates, from never stopping to always stopping.
+def thresholds(stop_probability: Floats, most: int = 200) -> list[float]:
+    """At most some `most` candidates, from never stopping to always stopping.
 
     Each lies halfway between two probabilities that occur: one on a probability would let rounding decide, and
     probabilities computed row by row, or on another machine, differ in their last digits.
     """
     levels = np.unique(np.round(stop_probability, 9))
     lower = np.concatenate([[0.0], (levels[:-1] + levels[1:]) / 2])[: len(levels)]
-    if len(lower) > 200:
-        lower = lower[np.linspace(0, len(lower) - 1, 200).round().astype(int)]
+    if len(lower) > most:
+        lower = lower[np.linspace(0, len(lower) - 1, most).round().astype(int)]
     return [1.0 + 1e-9, *[float(value) for value in lower][::-1]]
 
 
@@ -130,6 +136,84 @@ def choose_threshold(
     returns, recalls, searches = np.array(figures).T
     best = objective.best(returns, recalls, searches, full_recall(table))
     return ThresholdChoice(candidates[best], float(returns[best]), float(recalls[best]), float(searches[best]))
+
+
+@dataclass(frozen=True, slots=True)
+class ThresholdPair:
+    """A stop and an intervene threshold, and what they give in expectation, each question counting once."""
+
+    threshold: float
+    intervene_threshold: float
+    value: float  # return
+    recall: float | None  # None where it was chosen by the values of single actions
+    searches: float | None
+    interventions: float | None
+
+
+def choose_threshold_pair(
+    probabilities: Floats,
+    table: SignalTable,
+    reward: Reward,
+    guards: Guards,
+    intervention: InterventionModel,
+    objective: Objective,
+) -> ThresholdPair:
+    """The pair of thresholds of a `Thresholded` controller that is best on a table's runs, in exact expectation.
+
+    Args:
+        probabilities: of the actions at each row, before the masks, shape (N, 3).
+        table: validation runs.
+        reward: prices.
+        guards: all are respected.
+        intervention: what intervening does: `Noop` or `Uplift`, whose outcomes are known at every state.
+        objective: what is best.
+
+    Raises:
+        UsageError: the model has no outcome at every state, or no pair keeps the recall that the objective asks for.
+    """
+    share = intervene_share(probabilities)
+    # in a cool-down intervening is masked, and stop has a larger share of what is left
+    going_on = 1.0 - probabilities[:, Action.INTERVENE]
+    alone = np.divide(probabilities[:, Action.STOP], going_on, out=np.zeros_like(going_on), where=going_on > 0)
+    stops = thresholds(np.concatenate([probabilities[:, Action.STOP], alone]), STOPS)
+    # the mildest first: of equals the first is taken
+    pairs = np.array(list(itertools.product(stops, thresholds(share, NUDGES))))
+    weights = question_weights(table.question_codes)
+    end_value = run_values(table, reward).end_value
+    totals = np.zeros((4, len(pairs)))  # run by run: all policies of all runs at once would be gigabytes
+    for index, run in enumerate(lattices(table, reward, guards, intervention)):
+        if run is None:  # no decision: the run's own end
+            recall = float(np.nan_to_num(table.episodes[index].final_recall))
+            figures = np.array([end_value[index] + reward.recall * recall, recall, 0.0, 0.0])[:, None]
+        else:
+            rows = slice(table.offsets[index], table.offsets[index + 1])
+            spread = np.broadcast_to(probabilities[rows, None, :], (*run.legal.shape[:2], len(Action)))
+            found = expected(run, by_thresholds(masked(spread, run.legal), run.legal, pairs[:, 0], pairs[:, 1]))
+            figures = np.stack([found.value, found.recall, found.searches, found.interventions])
+        totals += weights[index] * figures
+    best = objective.best(totals[0], totals[1], totals[2], full_recall(table))
+    return ThresholdPair(*(float(number) for number in (*pairs[best], *totals[:, best])))
+
+
+def choose_pair_by_values(probabilities: Floats, q: Floats, questions: NDArray[np.int64]) -> ThresholdPair:
+    """The pair of thresholds whose actions are worth most on average at branched states.
+
+    An action counts with what really came of it, each question once. What whole runs would come to is not in branches.
+
+    Args:
+        probabilities: of the actions at each state, shape (R, 3).
+        q: values of the actions there, shape (R, 3).
+        questions: codes, shape (R,).
+    """
+    share = intervene_share(probabilities)
+    pairs = list(itertools.product(thresholds(probabilities[:, Action.STOP]), thresholds(share)))
+    weights = question_weights(questions)
+    totals = []
+    for stop, nudge in pairs:
+        other = np.where(share >= nudge, q[:, Action.INTERVENE], q[:, Action.CONTINUE])
+        totals.append(float(weights @ np.where(probabilities[:, Action.STOP] >= stop, q[:, Action.STOP], other)))
+    best = int(np.argmax(np.round(totals, 12)))
+    return ThresholdPair(*pairs[best], totals[best], None, None, None)
 
 
 def tune_rule(

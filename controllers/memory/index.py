@@ -4,8 +4,8 @@ Vectors have unit length, so that inner product is cosine ([DS-MCM] eq. 15).
 
 A large pool is an inverted file: k-means on a sample makes some thousands of lists, and a search looks at the lists
 nearest to the query (Jegou, Douze and Schmid, *Product Quantization for Nearest Neighbor Search*, PAMI 2011, section
-4). Vectors lie in the lists as float16, which is what the memory's file holds, so nothing is lost but what stands in
-lists that are not looked at. HNSW, the other usual choice, takes several times as long to build at a million vectors.
+4). Vectors lie in the lists as float16, half the size; the memory compares the best candidates again with what its file
+holds. HNSW, the other usual choice, takes several times as long to build at a million vectors.
 """
 
 from pathlib import Path

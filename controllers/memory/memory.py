@@ -22,6 +22,7 @@ Query = Literal["session", "session_and_history"]
 FILE = "memory.sqlite"  # the entries, in a memory's folder; `<label>.faiss` beside it can be made again from it
 TAU_DUP = 0.98  # the paper gives no value; see docs/LOG.md for what it keeps
 ROUNDING = 1e-6  # cosines of equal texts come out this far below 1
+_CANDIDATES = 4  # for each entry that a search in a large pool wants: so many are compared exactly
 _NEIGHBOURS = 16  # of an entry that `consolidate` looks at in a large pool
 _SEARCHED = 1024  # entries whose neighbours are searched at a time
 BLOCK = 256  # entries that are encoded, compared and written together by `add_all`
@@ -95,17 +96,7 @@ class ExperienceMemory:
 
     def nearest_to(self, vector: Vectors, k: int = 2) -> Recalled:
         """As `nearest`, for an embedding of shape (D,) and unit length."""
-        check_number("memory: k", k, low=1, whole=True)
-        found: list[tuple[NDArray[np.float32], NDArray[np.int64]]] = []
-        with self._lock:
-            self._refresh()
-            for label in LABELS:
-                index = self._indexes[label]
-                cosines, ids = np.zeros((1, 0), np.float32), np.zeros((1, 0), np.int64)
-                if index is not None:
-                    cosines, ids = index.search(vector[None, :], k)
-                there = ids[0] >= 0
-                found.append((cosines[0][there], ids[0][there]))
+        found = self.search(vector, k)
         entries = self._store.read([int(id) for _, ids in found for id in ids])
         pools = []
         for cosines, ids in found:  # an entry may have gone since the search: another process consolidated
@@ -113,6 +104,28 @@ class ExperienceMemory:
             pools.append((tuple(entry for entry, _ in rows), tuple(cosine for _, cosine in rows)))
         (successes, near), (failures, far) = pools
         return Recalled(successes, failures, near, far)
+
+    def search(self, vector: Vectors, k: int) -> list[tuple[NDArray[np.float32], NDArray[np.int64]]]:
+        """Cosines and ids of the `k` most similar entries, most similar first, for each of `LABELS`."""
+        check_number("memory: k", k, low=1, whole=True)
+        with self._lock:
+            self._refresh()
+            return [self._search(index, vector, k) for index in self._indexes.values()]
+
+    def _search(
+        self, index: PoolIndex | None, vector: Vectors, k: int
+    ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+        if index is None:
+            return np.zeros(0, np.float32), np.zeros(0, np.int64)
+        exact = index.kind == "flat"
+        cosines, ids = (found[0] for found in index.search(vector[None, :], k if exact else _CANDIDATES * k))
+        cosines, ids = cosines[ids >= 0], ids[ids >= 0]
+        if exact:
+            return cosines, ids
+        ids, values = self._store.vectors_of(ids)  # float16 twice, here and in its lists, is too coarse for near ties
+        cosines = unit(values) @ vector if len(ids) else np.zeros(0, np.float32)
+        order = np.argsort(-cosines, kind="stable")[:k]
+        return cosines[order], ids[order]
 
     def add(self, entry: Entry) -> bool:
         """Keep an entry, unless its pool holds a near duplicate (eq. 21, 22); returns whether it was kept.
@@ -215,7 +228,7 @@ class ExperienceMemory:
             with self._store.transaction():
                 self._refresh()  # what other processes have written counts, and none can write now
                 kept = np.flatnonzero(self._fresh(pools, vectors, self.tau_dup - ROUNDING))
-                ids = np.array(self._store.insert([block[row] for row in kept], stored[kept]), np.int64)
+                ids = np.array(self._store.insert([block[row] for row in kept.tolist()], stored[kept]), np.int64)
             for pool in range(len(LABELS)):
                 mine = pools[kept] == pool
                 self._put(pool, ids[mine], vectors[kept[mine]])

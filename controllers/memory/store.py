@@ -187,6 +187,18 @@ class EntryStore:
             return np.zeros(0, np.int64), np.zeros((0, 0), np.float16)
         return np.concatenate(ids), np.concatenate(blocks)
 
+    def vectors_of(self, ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.float16]]:
+        """Ids (N,) and vectors (N, D) of entries by their ids, a few; those that are not there are left out."""
+        marks = ",".join("?" * len(ids))
+        with self._lock, self._explained():
+            rows = self._database.execute(
+                f"SELECT id, value FROM vectors WHERE id IN ({marks})", ids.tolist()
+            ).fetchall()
+        if not rows:
+            return np.zeros(0, np.int64), np.zeros((0, 0), np.float16)
+        values = np.stack([np.frombuffer(value, dtype=np.float16) for _, value in rows])
+        return np.array([id for id, _ in rows], np.int64), values
+
     def read(self, ids: Sequence[int]) -> dict[int, Entry]:
         """Entries by id; ids that are not there are left out."""
         found: dict[int, Entry] = {}

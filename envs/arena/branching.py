@@ -55,7 +55,12 @@ class BranchOutcome:
 
 
 def branch(
-    runs: Iterable[Run], retriever: Retriever, k: int, rethinker: Rethinker, config: BranchConfig
+    runs: Iterable[Run],
+    retriever: Retriever,
+    k: int,
+    rethinker: Rethinker,
+    config: BranchConfig,
+    parallel: int = 1,
 ) -> tuple[list[Trajectory], list[BranchOutcome]]:
     """Drive runs to their end and branch them on the way.
 
@@ -65,6 +70,7 @@ def branch(
         k: documents a query.
         rethinker: makes the search of every intervention.
         config: probability, rollouts, seed.
+        parallel: as for `run_in_step`.
 
     Returns:
         The undisturbed runs, and the outcomes of all branches in the order of their states.
@@ -88,7 +94,9 @@ def branch(
         states.append((run, t, steps, actions))
         return forks
 
-    finished = list(run_in_step(driven, retriever, k, fork))
+    finished = list(run_in_step(driven, retriever, k, fork, parallel))
+    place = {id(run): number for number, run in enumerate(driven)}
+    states.sort(key=lambda state: (state[1], place[id(state[0])]))  # the order in which one after the other would come
     trajectories, forked = finished[: len(driven)], iter(finished[len(driven) :])
     outcomes: list[BranchOutcome] = []
     for run, t, steps, actions in states:

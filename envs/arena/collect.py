@@ -23,7 +23,6 @@ from stopwise.envs.arena.branch_store import BRANCH_SCHEMA
 from stopwise.envs.arena.collection import CollectConfig, groups_of
 from stopwise.envs.arena.retrievers import DenseRetriever
 from stopwise.envs.arena.worker import (
-    COST,
     EMBEDDINGS,
     INDEX,
     Control,
@@ -36,6 +35,7 @@ from stopwise.envs.arena.worker import (
 )
 from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.models.encoders import Encoder
+from stopwise.models.ledger import BILL, read_bill
 
 TRAJECTORIES = "trajectories.parquet"
 BRANCHES = "branches.parquet"
@@ -87,8 +87,8 @@ def collect(
     shutil.rmtree(out / INDEX, ignore_errors=True)
     for name in (EMBEDDINGS, f"{EMBEDDINGS}-wal", f"{EMBEDDINGS}-shm"):
         (out / name).unlink(missing_ok=True)
-    if (out / COST).exists():
-        result["llm"] = read_json(out / COST)
+    if (out / BILL).exists():
+        result["llm"] = read_bill(out / BILL)
     return result | {"runs": total, "groups": len(groups)}
 
 
@@ -125,7 +125,8 @@ def _prepare(
     """Embed the corpus once, for all groups, workers and resumed calls."""
     if config.retriever == "dense" and not (out / INDEX).exists():
         report("embedding documents", 0, 1)
-        DenseRetriever.build(read_corpus(Path(config.corpus)), make_encoder(config.encoder)).save(out / INDEX)
+        encoder = make_encoder(config.encoder)
+        DenseRetriever.build(read_corpus(Path(config.corpus)), encoder, config.backend).save(out / INDEX)
         report("embedding documents", 1, 1)
     if config.controller is not None and Control(config).embeds:
         store = CachedEncoder(make_encoder(config.encoder), out / EMBEDDINGS)

@@ -11,8 +11,10 @@ from stopwise.data.errors import DataError, UsageError
 from stopwise.data.splits import split_of
 from stopwise.envs.arena.branching import BranchConfig
 from stopwise.envs.arena.kinds import KINDS
+from stopwise.envs.arena.plan_write_agent import PlanWriteConfig
 from stopwise.envs.arena.population import sample_queries
 from stopwise.envs.arena.react_agent import ReactConfig
+from stopwise.envs.arena.vector_index import Backend
 from stopwise.models.chat_config import ChatConfig
 
 
@@ -48,15 +50,16 @@ class CollectConfig:
     """One collection."""
 
     corpus: str  # folder in BEIR layout
-    agents: tuple[str, ...] = tuple(KINDS)  # scripted kinds, and names of `react` agents
-    react: tuple[ReactConfig, ...] = ()  # agents that `llm` drives
+    agents: tuple[str, ...] = tuple(KINDS)  # scripted kinds, and names of `react` and `plan_write` agents
+    react: tuple[ReactConfig, ...] = ()  # agents that `llm` drives: they search and read
+    plan_write: tuple[PlanWriteConfig, ...] = ()  # agents that `llm` drives: they plan, and work from notes
     llm: ChatConfig | None = None  # the language model of agents, controller, rethinker and coverage judge
     split: Literal["train", "val", "cal", "test", "all"] = "all"
     questions: int | None = None  # a fixed sample of so many; None takes all
     runs: int = 1  # runs of every agent on every question
     dataset: str = "world"  # name that the runs carry
     retriever: Literal["dense", "bm25"] = "dense"
-    backend: Literal["exact", "faiss"] = "exact"  # of the dense retriever
+    backend: Backend = "exact"  # of the dense retriever; ivf is approximate, for very many documents
     encoder: str | None = None  # sentence-transformers model; None is the packaged MiniLM
     k: int = 5  # documents a query
     controller: ControllerChoice | None = None  # None: the agents run by themselves
@@ -67,12 +70,14 @@ class CollectConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        known = [*KINDS, *(agent.name for agent in self.react)]
+        known = [*KINDS, *(agent.name for agent in (*self.react, *self.plan_write))]
         unknown = [name for name in self.agents if name not in known]
         if unknown or not self.agents:
             raise UsageError(f"agents: {unknown or 'none'}; expected some of {', '.join(known)}")
         if len(set(known)) < len(known):
-            raise UsageError(f"react: a name is taken twice, or is that of a scripted kind; found {', '.join(known)}")
+            raise UsageError(
+                f"react, plan_write: a name is taken twice, or by a scripted kind; found {', '.join(known)}"
+            )
         if self.uses_llm and self.llm is None:
             who = "an agent, the controller, the rethinker or the coverage judge"
             raise UsageError(f"llm: is needed by {who}; see configs/llm.yaml")
@@ -90,7 +95,7 @@ class CollectConfig:
     def uses_llm(self) -> bool:
         """Whether anything in it calls the language model, policies apart."""
         return (
-            any(agent.name in self.agents for agent in self.react)
+            any(agent.name in self.agents for agent in (*self.react, *self.plan_write))
             or self.rethinker.kind == "llm"
             or (self.controller is not None and (self.controller.coverage_judge == "llm" or self.controller.asks_model))
         )

@@ -15,6 +15,7 @@ from stopwise.envs.arena.agents import SEARCH_CAP, Agent, Turn
 from stopwise.envs.arena.belief import UNKNOWN
 from stopwise.envs.arena.retrievers import Retriever
 from stopwise.models.chat import ChatFailure
+from stopwise.models.parallel import SideBySide
 
 STOPPED_THOUGHT = "I am asked to answer now from what I have."
 
@@ -261,6 +262,7 @@ def run_in_step(
     retriever: Retriever,
     k: int,
     after_search: Callable[[Run], Iterable[Run]] | None = None,
+    parallel: int = 1,
 ) -> Iterator[Trajectory]:
     """Drive runs side by side, all their queries of a round in one retriever call.
 
@@ -270,6 +272,8 @@ def run_in_step(
         k: documents a query.
         after_search: called with each run after each of its searches; the runs that it returns (forks) are
             driven too, but not passed to it.
+        parallel: runs that take in their results at a time, in threads: worth it where they wait for a language
+            model. Nothing that runs share may then depend on who comes first.
 
     Yields:
         The trajectories of `runs` in their order, then those of the forks in the order of their making.
@@ -278,16 +282,18 @@ def run_in_step(
     forks: list[Run] = []
     waiting = [run for run in driven if run.queries]
     known = {id(run) for run in driven}
-    while waiting:
-        queries = tuple(dict.fromkeys(query for run in waiting for query in run.queries))
-        found = dict(zip(queries, retriever.search(queries, k), strict=True))
-        made: list[Run] = []
-        for run in waiting:
-            run.receive([found[query] for query in run.queries])
-            if after_search is not None and id(run) in known:
-                made.extend(after_search(run))
-        forks.extend(made)
-        waiting = [run for run in (*waiting, *made) if run.queries]
+    with SideBySide(parallel) as side:
+        while waiting:
+            queries = tuple(dict.fromkeys(query for run in waiting for query in run.queries))
+            found = dict(zip(queries, retriever.search(queries, k), strict=True))
+            results = [[found[query] for query in run.queries] for run in waiting]
+            side.map(lambda pair: pair[0].receive(pair[1]), zip(waiting, results, strict=True))
+            made: list[Run] = []
+            if after_search is not None:
+                for some in side.map(after_search, (run for run in waiting if id(run) in known)):
+                    made.extend(some)
+            forks.extend(made)
+            waiting = [run for run in (*waiting, *made) if run.queries]
     for run in (*driven, *forks):
         yield run.trajectory
 

@@ -1,28 +1,31 @@
 """A ReAct agent driven by a language model: it thinks, searches, reads, and answers when it is ready.
 
-Its conversation is a `stopwise.models.transcript.Transcript`, the same form in which logged thoughts are scored. A turn
-is read by this rule: the first line that begins with "Search:" or "Answer:" says what is done, further "Search:" lines
-right below it are sent in parallel, what stands above is the thought, and the rest is left out.
+Its conversation is a `stopwise.models.transcript.Transcript`, the same form in which logged thoughts are scored. How a
+turn is read stands in `stopwise.envs.arena.llm_turns`.
 """
 
 import copy
-import hashlib
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from stopwise.data.errors import UsageError
-from stopwise.data.records import Document, Logprobs, Step
+from stopwise.data.records import Document, Step
 from stopwise.envs.arena.agents import SEARCH_CAP, Turn
-from stopwise.models.chat import ChatFailure, ChatReply, ChatRequest, Message, logprobs_between
+from stopwise.envs.arena.llm_turns import (
+    TOP_LOGPROBS,
+    ReadTurn,
+    last_sentence,
+    made_turn,
+    read_candidate,
+    read_turn,
+    sample_of,
+    thought_logprobs,
+)
+from stopwise.models.chat import ChatFailure, ChatReply, ChatRequest, Message
 from stopwise.models.chat_client import ChatClient
 from stopwise.models.prompts import load_prompt
 from stopwise.models.transcript import Transcript, Window
-
-TOP_LOGPROBS = 20  # a position, where the model returns that many
-NO_CANDIDATE = "no candidate"
-_LINE = re.compile(r"^[ \t]*(?:\*\*)?(Search|Answer)(?:\*\*)?[ \t]*:(?:\*\*)?[ \t]*(.*)$", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,15 +48,6 @@ class ReactConfig:
             raise UsageError(f"agent {self.name}: max_searches {self.max_searches}; expected 1 to {SEARCH_CAP}")
         if self.max_tokens < 1 or self.max_parallel < 1:
             raise UsageError(f"agent {self.name}: max_tokens and max_parallel; expected at least 1 each")
-
-
-@dataclass(frozen=True, slots=True)
-class ReadTurn:
-    """A turn as it was read."""
-
-    thought: str  # without white space behind it
-    queries: tuple[str, ...] = ()
-    answer: str | None = None
 
 
 class ReactAgent:
@@ -89,18 +83,20 @@ class ReactAgent:
                 reminder = Message("user", load_prompt("turn_reminder").text)
                 read = self._ask((*messages, Message("assistant", replies[-1].text), reminder), replies)
         except ChatFailure as failure:
-            return _turn("failed", f"The model did not answer: {failure.kind}.", replies)
+            return made_turn("failed", f"The model did not answer: {failure.kind}.", replies)
         if read is None:
             text = replies[-1].text
             if self._config.unmarked == "remind":
-                return _turn("failed", f"The model said neither what to search nor an answer: {text.strip()}", replies)
-            read = ReadTurn(text.rstrip(), (_last_sentence(text),))
-        logprobs = _thought_logprobs(replies[-1], read.thought)
+                return made_turn(
+                    "failed", f"The model said neither what to search nor an answer: {text.strip()}", replies
+                )
+            read = ReadTurn(text.rstrip(), (last_sentence(text),))
+        logprobs = thought_logprobs(replies[-1], read.thought)
         if read.answer is not None:
-            turn = _turn("answer", read.thought, replies, answer=read.answer, logprobs=logprobs)
+            turn = made_turn("answer", read.thought, replies, answer=read.answer, logprobs=logprobs)
         else:
             queries = tuple(dict.fromkeys(read.queries))[: self._config.max_parallel]
-            turn = _turn("search", read.thought, replies, queries=queries, logprobs=logprobs)
+            turn = made_turn("search", read.thought, replies, queries=queries, logprobs=logprobs)
         self._pending = turn
         return turn
 
@@ -124,9 +120,7 @@ class ReactAgent:
         *before, last = self._transcript.messages
         asked = Message(last.role, f"{last.content}\n\n{load_prompt('answer_now').text}")
         reply = self._client.complete(self._request((*before, asked), logprobs=False), "reader")
-        answers = [match[2] for match in _LINE.finditer(reply.text) if match[1].lower() == "answer"]
-        answer = _plain(answers[-1]) if answers else ""
-        return None if not answer or answer.casefold().rstrip(".") == NO_CANDIDATE else answer
+        return read_candidate(reply.text)
 
     def send_on(self) -> None:
         """Its attempt to answer was refused, and it is told so."""
@@ -153,71 +147,12 @@ class ReactAgent:
     def _request(self, messages: Sequence[Message], *, logprobs: bool) -> ChatRequest:
         config = self._config
         hot = config.temperature > 0
-        digest = hashlib.sha256(f"{self._seed}/{self._turns}".encode("utf-8", "surrogatepass")).digest()
         return ChatRequest(
             tuple(messages),
             max_tokens=config.max_tokens,
             temperature=config.temperature,
             stop=("<results>",),  # a model that invents its results is stopped there
             seed=config.seed,
-            sample=int.from_bytes(digest[:3], "big") if hot else 0,  # greedy runs with one past share their replies
+            sample=sample_of(self._seed, self._turns) if hot else 0,  # greedy runs with one past share their replies
             top_logprobs=min(TOP_LOGPROBS, self._client.abilities.top_logprobs) if logprobs else 0,
         )
-
-
-def read_turn(text: str) -> ReadTurn | None:
-    """Read a turn by the rule above; None when it has no marked line with something on it."""
-    marked = [match for match in _LINE.finditer(text) if _plain(match[2])]
-    if not marked:
-        return None
-    first = marked[0]
-    thought = text[: first.start()].rstrip()
-    if first[1].lower() == "answer":
-        return ReadTurn(thought, answer=_plain(first[2]))
-    queries, reached = [], first.start()
-    for match in marked:
-        if match[1].lower() != "search" or text[reached : match.start()].strip():
-            break
-        queries.append(_plain(match[2]))
-        reached = match.end()
-    return ReadTurn(thought, tuple(queries))
-
-
-def _plain(text: str) -> str:
-    """Without the decoration that models like to put around a line."""
-    plain = text.strip().strip("*").strip()
-    return plain[1:-1].strip() if len(plain) > 1 and plain[0] == plain[-1] and plain[0] in "\"'`" else plain
-
-
-def _last_sentence(text: str) -> str:
-    sentences = [part.strip() for part in re.split(r"(?<=[.!?])\s+|\n+", text.strip()) if part.strip()]
-    return sentences[-1][:200]
-
-
-def _thought_logprobs(reply: ChatReply, thought: str) -> Logprobs | None:
-    """Log-probabilities of the thought's tokens; None where the model returns none, or there is no thought."""
-    if reply.logprobs is None:
-        return None
-    start = len(thought) - len(thought.lstrip())
-    kept = logprobs_between(reply.logprobs, start, len(thought))
-    return Logprobs(top=tuple(position.top for position in kept)) if kept else None
-
-
-def _turn(
-    kind: Literal["search", "answer", "failed"],
-    thought: str,
-    replies: Sequence[ChatReply],
-    queries: tuple[str, ...] = (),
-    answer: str | None = None,
-    logprobs: Logprobs | None = None,
-) -> Turn:
-    return Turn(
-        kind,
-        thought,
-        queries,
-        answer,
-        logprobs,
-        tokens_in=sum(reply.usage.prompt for reply in replies),
-        tokens_out=sum(reply.usage.completion for reply in replies),
-        seconds=sum(reply.seconds for reply in replies),
-    )

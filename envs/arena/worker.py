@@ -1,9 +1,9 @@
 """One process of a collection: it holds the corpus and runs groups."""
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -11,8 +11,9 @@ from stopwise.controllers.base import Controller
 from stopwise.controllers.session import ControlSession
 from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_queries
 from stopwise.data.errors import UsageError
-from stopwise.data.files import read_json, write_json
+from stopwise.data.files import write_json
 from stopwise.data.store import write_trajectories
+from stopwise.envs.arena.agents import Agent
 from stopwise.envs.arena.branch_store import write_branches
 from stopwise.envs.arena.branching import branch
 from stopwise.envs.arena.collection import CollectConfig, Job, RethinkerChoice, groups_of
@@ -20,6 +21,7 @@ from stopwise.envs.arena.kinds import KINDS
 from stopwise.envs.arena.llm_rethinker import LLMRethinker
 from stopwise.envs.arena.loop import LoopConfig, Run, run_in_step
 from stopwise.envs.arena.oversight import ControllerOverseer
+from stopwise.envs.arena.plan_write_agent import PlanWriteAgent, PlanWriteConfig
 from stopwise.envs.arena.population import sample_queries, scripted_run
 from stopwise.envs.arena.puzzle import Reader, make_reader
 from stopwise.envs.arena.react_agent import ReactAgent
@@ -29,13 +31,14 @@ from stopwise.models.chat_client import ChatClient
 from stopwise.models.chat_config import open_chat
 from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.models.encoders import Embeddings, Encoder
+from stopwise.models.ledger import BILL, add_reports, read_bill
+from stopwise.models.parallel import SideBySide
 from stopwise.signals.coverage import document_sentences
 from stopwise.signals.coverage_llm import LLMCoverage
 from stopwise.signals.table import SignalInfo
 from stopwise.signals.tracker import SignalConfig, SignalTracker, document_text
 
 EMBEDDINGS = "embeddings.sqlite"  # of the corpus's texts, while collecting
-COST = "llm_cost.json"  # what the language model cost, by purpose; summed over resumed calls
 INDEX = "index"  # folder of the dense index, while collecting
 POOL_SIZE = 2000  # queries that the random rethinker draws from
 
@@ -80,8 +83,8 @@ class Worker:
         else:
             assert self._network is not None
             self._retriever = DenseRetriever.load(out / INDEX, documents, self._network, config.backend)
-        self._spent = read_json(out / COST) if (out / COST).exists() else None  # by earlier calls
-        self._cost = out / COST
+        self._spent = read_bill(out / BILL) if (out / BILL).exists() else None  # by earlier calls
+        self._bill = out / BILL
         self._prepared = frozenset(texts_of_corpus(documents)) if self._control.embeds else frozenset[str]()
         self._stored = None
         if self._control.embeds and self._network is not None:
@@ -95,58 +98,77 @@ class Worker:
             client = self._control.client
             if client is not None:
                 report = {"model": client.id, **client.ledger.report()}
-                write_json(self._cost, report if self._spent is None else add_reports(self._spent, report))
+                write_json(self._bill, report if self._spent is None else add_reports(self._spent, report))
 
     def _run(self, number: int) -> None:
         encoder = self._group_encoder()
         retriever = self._retriever
         if isinstance(retriever, DenseRetriever) and encoder is not None:
             retriever = retriever.with_encoder(encoder)
-        runs: list[Run] = []
-        for job in self._groups[number]:
+
+        def begin(job: Job) -> Run:
             overseer = None
             if self._config.controller is not None:
                 run_id = f"{self._config.dataset}/{job.kind}/{job.query.id}/{job.run_id}"
                 overseer = self._control.overseer(job.query, run_id, job.kind, encoder)
-            runs.append(self._control.run(job, self._reader, self._loop, overseer))
+            return self._control.run(job, self._reader, self._loop, overseer)
+
+        k, parallel = self._config.k, self._control.parallel
+        with SideBySide(parallel) as side:
+            runs = side.map(begin, self._groups[number])
         if self._config.branch is not None:
             rethinker = self._control.rethinker
-            trajectories, outcomes = branch(runs, retriever, self._config.k, rethinker, self._config.branch)
+            trajectories, outcomes = branch(runs, retriever, k, rethinker, self._config.branch, parallel)
             write_branches(branches_part(self._parts, number), outcomes)
         else:
-            trajectories = list(run_in_step(runs, retriever, self._config.k))
+            trajectories = list(run_in_step(runs, retriever, k, parallel=parallel))
         write_trajectories(trajectories_part(self._parts, number), trajectories)
 
     def _group_encoder(self) -> Encoder | None:
         """An encoder that remembers this group only: what others have asked must not change a batch of this one."""
         if self._network is None:
             return None
-        return _GroupEncoder(CachedEncoder(self._network, ":memory:"), self._stored, self._prepared)
+        own = CachedEncoder(self._network, ":memory:")
+        return _GroupEncoder(own, self._stored, self._prepared, singly=self._config.llm is not None)
 
 
 class _GroupEncoder:
-    """Texts of the corpus come from the collection's store, all others from the group's own cache."""
+    """Texts of the corpus come from the collection's store, all others from the group's own cache.
 
-    def __init__(self, own: CachedEncoder, stored: CachedEncoder | None, prepared: frozenset[str]) -> None:
+    An embedding depends a little on its batch, and the first one stays. Where runs go side by side in threads, which
+    text comes first is chance; so texts are then encoded one by one (`singly`).
+    """
+
+    def __init__(
+        self, own: CachedEncoder, stored: CachedEncoder | None, prepared: frozenset[str], *, singly: bool
+    ) -> None:
         self._own = own
         self._stored = stored
         self._prepared = prepared
+        self._singly = singly
+        self._lock = threading.Lock()
 
     @property
     def id(self) -> str:
         return self._own.id
 
     def encode(self, texts: Sequence[str]) -> Embeddings:
-        if self._stored is None:
+        with self._lock:
+            kept = np.array([self._stored is not None and text in self._prepared for text in texts], dtype=bool)
+            if self._stored is None or not kept.any():
+                return self._encode_own(texts)
+            if kept.all():
+                return self._stored.encode(texts)
+            from_store = self._stored.encode([text for text, stored in zip(texts, kept, strict=True) if stored])
+            rows = np.empty((len(texts), from_store.shape[1]), dtype=np.float32)
+            rows[kept] = from_store
+            rows[~kept] = self._encode_own([text for text, stored in zip(texts, kept, strict=True) if not stored])
+            return rows
+
+    def _encode_own(self, texts: Sequence[str]) -> Embeddings:
+        if not self._singly or not texts:
             return self._own.encode(texts)
-        kept = np.array([text in self._prepared for text in texts], dtype=bool)
-        if kept.all() or not kept.any():
-            return (self._stored if kept.any() else self._own).encode(texts)
-        from_store = self._stored.encode([text for text, stored in zip(texts, kept, strict=True) if stored])
-        rows = np.empty((len(texts), from_store.shape[1]), dtype=np.float32)
-        rows[kept] = from_store
-        rows[~kept] = self._own.encode([text for text, stored in zip(texts, kept, strict=True) if not stored])
-        return rows
+        return np.concatenate([self._own.encode([text]) for text in texts])
 
 
 def texts_of_corpus(documents: Iterable[CorpusDocument]) -> Iterator[str]:
@@ -202,13 +224,23 @@ class Control:
             self._coverage = LLMCoverage(self.client)
         self.embeds = judged or any(need.endswith("_embedding") for need in needs)
 
+    @property
+    def parallel(self) -> int:
+        """Runs that go side by side in threads: as many as the language model may be asked at a time."""
+        return 1 if self.client is None else self.client.parallel
+
     def run(self, job: Job, reader: Reader, loop: LoopConfig, overseer: ControllerOverseer | None) -> Run:
         """A fresh run of the job's agent."""
-        chosen = next((react for react in self._config.react if react.name == job.kind), None)
+        driven = (*self._config.react, *self._config.plan_write)
+        chosen = next((agent for agent in driven if agent.name == job.kind), None)
         if chosen is None:
             return scripted_run(KINDS[job.kind], job.query, reader, job.run_id, loop, overseer)
         assert self.client is not None
-        agent = ReactAgent(self.client, job.query.text, chosen, f"{job.kind}/{job.query.id}/{job.run_id}")
+        seed = f"{job.kind}/{job.query.id}/{job.run_id}"
+        if isinstance(chosen, PlanWriteConfig):
+            agent: Agent = PlanWriteAgent(self.client, job.query.text, chosen, seed)
+        else:
+            agent = ReactAgent(self.client, job.query.text, chosen, seed)
         return Run(agent, job.query, job.run_id, loop, overseer)
 
     def overseer(self, query: Query, run_id: str, agent: str, encoder: Encoder | None) -> ControllerOverseer:
@@ -244,19 +276,6 @@ def make_rethinker(choice: RethinkerChoice, corpus: Path, seed: int, client: Cha
     queries = sample_queries(read_queries(corpus), POOL_SIZE)
     pool = tuple(dict.fromkeys(text for query in queries for text in criteria_of(query)))[:POOL_SIZE]
     return RandomRethinker(pool, seed, choice.redirects)
-
-
-def add_reports(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """Two bills of one model as one: numbers are summed, at any depth."""
-    merged = dict(one)
-    for key, value in other.items():
-        if isinstance(value, dict):
-            merged[key] = add_reports(merged.get(key, {}), value)
-        elif isinstance(value, str):
-            merged[key] = value
-        else:
-            merged[key] = merged.get(key, 0) + value
-    return merged
 
 
 def trajectories_part(parts: Path, number: int) -> Path:

@@ -1,4 +1,6 @@
 import json
+import random
+import time
 
 import pytest
 
@@ -38,6 +40,46 @@ def test_coverage_by_a_language_model(place, answer, server):
     assert len(server.requests) == calls
     assert second["llm"]["cost"]["operation"]["total"]["money"] == 0
     assert second["signals"] == first["signals"]
+
+
+def test_runs_are_judged_side_by_side_and_the_table_is_the_same(place, answer, server):
+    waits, under_way, most = random.Random(0), [], []
+
+    def slowly(body):
+        under_way.append(1)
+        most.append(len(under_way))
+        time.sleep(waits.random() / 50)
+        under_way.pop()
+        return FULL if len(json.dumps(body)) % 2 else "no"
+
+    server.otherwise = slowly
+    written = []
+    for parallel in (1, 6):
+        (place / "llm.yaml").write_text(
+            CONFIG.format(url=server.url) + f"parallel: {parallel}\ncache: replies{parallel}.sqlite\n"
+        )
+        most.clear()
+        result = answer(*ONLY, "--cov-judge", "llm", "--llm", "llm.yaml")
+        written.append(((place / "s.parquet").read_bytes(), result["llm"]["failures"], result["signals"]))
+        assert (max(most) > 1) == (parallel > 1)
+    assert written[0] == written[1]
+
+
+def test_the_bill_stands_beside_the_table_and_sums_up_interrupted_calls(place, command, answer, server):
+    server.otherwise = FULL
+    asked = (*ONLY, "--cov-judge", "llm", "--llm", "llm.yaml")
+    plain = CONFIG.format(url=server.url)
+    (place / "llm.yaml").write_text(plain + "budget: {calls: 3}\n")
+    status, _, err = command(*asked)
+    assert status == 1
+    assert "with a larger budget.calls the same command goes on where it stopped" in err
+    assert not (place / "s.parquet").exists()
+    (place / "llm.yaml").write_text(plain)
+    steps = answer(*asked)["decision_points"]
+    bill = answer("cost", "s.parquet")["bills"]["s.parquet"]
+    assert bill["model"] == f"judge-model@{server.url}"
+    assert bill["operation"]["coverage"]["calls"] == len(server.requests) == steps
+    assert bill["operation"]["coverage"]["money"] == pytest.approx(10 * steps)
 
 
 def test_failures_are_reported(place, answer, server):

@@ -103,7 +103,7 @@ def test_without_a_list_coverage_is_null_and_the_list_is_asked_for_again(server,
     run = Trajectory(
         "r", "q", "Which?", (Step("search", None, ("a",), DOCUMENTS), Step("search", None, ("b",), DOCUMENTS))
     )
-    first, second = run_signals(run, config, None, None, coverage)
+    first, second = run_signals(run, config, None, None, coverage(run.question, run.criteria))
     assert first.nulls == {"Cov": "no criteria", "coverage_gain": "no criteria"}
     assert second.values == {"Cov": 0.5, "coverage_gain": 0.5}
 

@@ -22,11 +22,12 @@ def rows(actions, n=300, seed=0):
 def test_plain_numbers_give_sklearns_probabilities(actions):
     features, values = rows(actions)
     fit = fit_logistic(features, values, C=0.5)
-    ranked = np.sort(values[:, actions], axis=1)
-    weight = ranked[:, -1] - ranked[:, -2]
-    model = LogisticRegression(C=0.5, max_iter=5000).fit(
-        (features - fit.mean) / fit.scale, np.nanargmax(values, axis=1), sample_weight=weight / weight.mean()
-    )
+    # every row once for each action, weighted by how much better it is than the row's worst
+    excess = (values - np.nanmin(values, axis=1, keepdims=True))[:, actions]
+    row, position = np.nonzero(excess)
+    weight, label = excess[row, position], np.array(actions)[position]
+    standard = (features[row] - fit.mean) / fit.scale
+    model = LogisticRegression(C=0.5, max_iter=5000).fit(standard, label, sample_weight=weight / weight.mean())
     other, _ = rows(actions, seed=1)
     probabilities = fit.probabilities(other)
     assert probabilities[:, actions] == pytest.approx(model.predict_proba((other - fit.mean) / fit.scale))

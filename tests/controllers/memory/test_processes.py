@@ -118,6 +118,21 @@ def test_saved_indexes_are_used_or_made_again(
     assert (folder / FILE).is_file()
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_similarities_of_a_large_pool_are_exact(
+    encoder: Encoder, tmp_path: Path, make_entry: Callable[..., Entry]
+) -> None:
+    memory = large(tmp_path / "memory", encoder, make_entry, 3000)
+    assert memory.kinds()["failure"] == "ivf"
+    found = memory.nearest("1 2 3 4", k=5)
+    (query,) = encoder.encode(["1 2 3 4"])
+    cosines = encoder.encode([entry.session for entry in found.failures]) @ query
+    np.testing.assert_allclose(found.failure_similarities, cosines, atol=5e-4)  # entries are stored as float16
+    assert sorted(found.failure_similarities, reverse=True) == list(found.failure_similarities)
+    vanished = np.array([10**9])
+    assert memory._store.vectors_of(vanished)[0].size == 0
+
+
 def test_consolidation_of_a_large_pool(encoder: Encoder, tmp_path: Path, make_entry: Callable[..., Entry]) -> None:
     folder = tmp_path / "memory"
     rows = np.random.default_rng(0).normal(size=(2000, 8))

@@ -5,8 +5,9 @@ from stopwise.data.corpus import Query
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action, AnswerProbe, Document, Logprobs, Step
 from stopwise.envs.arena.agents import Turn
+from stopwise.envs.arena.llm_turns import ReadTurn, read_turn
 from stopwise.envs.arena.loop import Injection, LoopConfig, Run, Verdict, run_in_step
-from stopwise.envs.arena.react_agent import ReactAgent, ReactConfig, ReadTurn, read_turn
+from stopwise.envs.arena.react_agent import ReactAgent, ReactConfig
 from stopwise.models.chat_client import ChatClient
 from stopwise.models.ledger import Ledger
 from stopwise.models.response_cache import ResponseCache

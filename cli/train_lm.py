@@ -1,0 +1,75 @@
+"""``stopwise train`` for a small language model: it may be launched by accelerate, and it goes on where it was."""
+
+import argparse
+import contextlib
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from stopwise.cli.output import Progress, print_json, say, signals_path
+
+
+def run_lm(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
+    """Train through all stages and write the run; an interrupted one leaves `OUT.partial` and goes on from there."""
+    with contextlib.redirect_stdout(sys.stderr):  # libraries print where they like; stdout is for the result
+        done = _train(args, values)
+    if done is None:
+        return 0
+    result, lines = done
+    if args.json:
+        print_json(result)
+    else:
+        print("\n".join(lines))
+    return 0
+
+
+def _train(args: argparse.Namespace, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]] | None:
+    """Train and write; returns the result and lines for people, in one process only."""
+    try:
+        import trl  # noqa: F401
+        from accelerate import PartialState
+    except ImportError as error:
+        from stopwise.data.errors import UsageError
+
+        raise UsageError(f"train: kind lm needs {error.name or error}; run `pip install 'stopwise[lm]'`") from error
+    import shutil
+
+    from stopwise.controllers.package import write_package
+    from stopwise.data.config import plain, read_config, write_config
+    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.evaluation.record import provenance
+    from stopwise.signals.table import read_table
+    from stopwise.train.lm.config import LmConfig
+    from stopwise.train.lm.run import train_lm
+    from stopwise.train.train import uplift_file
+
+    config = read_config(LmConfig, values, str(args.config))
+    path = signals_path(config.signals)
+    inputs = {"signals": path}
+    if config.uplift is not None:
+        inputs["uplift"] = uplift_file(config.uplift)
+    work = args.out.with_name(f"{args.out.name}.partial")
+    say(f"checkpoints in {work}; call the same command again to go on after an interruption")
+    trained, record = train_lm(config, read_table(path), work, Progress())
+    processes = PartialState()
+    if not processes.is_main_process:
+        return None
+    command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
+    result = provenance(command, plain(config), inputs) | record | {"processes": processes.num_processes}
+    *earlier, (last, final) = trained.items()
+    with atomic_folder(args.out) as folder:
+        write_package(folder / "policy", final.package)
+        for stage, part in earlier:
+            write_package(folder / stage / "policy", part.package)
+        write_json(folder / "result.json", result)
+        write_config(folder / "config.yaml", config, command)
+    shutil.rmtree(work)
+    say(f"{last}: policy in {Path(args.out) / 'policy'}")
+    lines = [
+        f"{stage}: validation return {part.thresholds.value:.3f}, recall {part.thresholds.recall:.3f} at "
+        f"{part.thresholds.searches:.1f} searches and {part.thresholds.interventions:.2f} interventions, "
+        f"{part.result.seconds:.0f} s"
+        for stage, part in trained.items()
+    ]
+    return result | {"out": str(args.out)}, lines

@@ -1,0 +1,138 @@
+"""One training run of a small language model."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from stopwise.controllers.base import check_number
+from stopwise.controllers.guards import Guards
+from stopwise.controllers.rendering import DEFAULT_SIGNALS
+from stopwise.data.errors import UsageError
+from stopwise.envs.rewards import Reward
+from stopwise.models.smollm2 import SMOLLM2
+from stopwise.train.targets import TargetOptions
+from stopwise.train.tune import Objective
+
+Method = Literal["sft", "exact", "grpo"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoraOptions:
+    """A low-rank adapter (peft): Hu et al., *LoRA: Low-Rank Adaptation of Large Language Models*, ICLR 2022."""
+
+    rank: int = 16
+    alpha: int = 32  # B A is multiplied by alpha / rank
+    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+
+    def __post_init__(self) -> None:
+        check_number("lora.rank", self.rank, low=1, whole=True)
+        check_number("lora.alpha", self.alpha, low=1, whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """How long and how fast a stage learns."""
+
+    epochs: float = 1.0  # over the chosen training runs
+    batch: int = 8  # runs in one optimizer step, over all processes
+    micro_batch: int = 4  # runs in one forward and backward pass of a process; gradients are accumulated
+    learning_rate: float = 2e-4
+    warmup: float = 0.1  # share of the steps
+    evaluate_every: int = 10  # optimizer steps between looks at the validation return
+    patience: int = 0  # looks without a better one before it ends early; 0: it does not
+
+    def __post_init__(self) -> None:
+        check_number("epochs", self.epochs, low=1e-6)
+        for name in ("batch", "micro_batch", "evaluate_every"):
+            check_number(name, getattr(self, name), low=1, whole=True)
+        check_number("learning_rate", self.learning_rate, low=1e-12)
+        check_number("warmup", self.warmup, low=0, high=1)
+        check_number("patience", self.patience, low=0, whole=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SftOptions(Schedule):
+    """Supervised fine-tuning on the non-anticipative targets."""
+
+    soft: bool = True  # the target is softmax(q / temperature); else all on the best action
+    temperature: float = 0.02  # in units of return
+    balanced: bool = True  # each best action weighs the same in all, however rare it is
+
+    def __post_init__(self) -> None:
+        Schedule.__post_init__(self)
+        check_number("sft.temperature", self.temperature, low=1e-6)
+
+
+@dataclass(frozen=True, slots=True)
+class ExactOptions(Schedule):
+    """The all-action policy gradient on lattices."""
+
+    entropy: float = 0.003  # worth of a nat of action entropy at each visited state, in units of return
+    kl: float = 0.0  # price of a nat of divergence from the policy that it starts from, likewise
+
+    def __post_init__(self) -> None:
+        Schedule.__post_init__(self)
+        check_number("exact.entropy", self.entropy, low=0)
+        check_number("exact.kl", self.kl, low=0)
+
+
+@dataclass(frozen=True, slots=True)
+class GrpoOptions(Schedule):
+    """Group-relative policy optimisation (TRL) on whole sampled episodes."""
+
+    generations: int = 8  # sampled episodes of one run: a group
+    kl: float = 0.0  # TRL's beta
+    minutes: float | None = None  # ends after this much wall-clock time
+
+    def __post_init__(self) -> None:
+        Schedule.__post_init__(self)
+        check_number("grpo.generations", self.generations, low=2, whole=True)
+        check_number("grpo.kl", self.kl, low=0)
+
+
+@dataclass(frozen=True)
+class LmConfig:
+    """One training run: supervised fine-tuning, then, by `method`, reinforcement learning."""
+
+    signals: str  # signal table, or "samples"
+    kind: Literal["lm"] = "lm"
+    method: Method = "exact"
+    name: str | None = None  # what tables call it
+    base: str = SMOLLM2  # or tiny-random, a Hugging Face id, a folder
+    start: str | None = None  # run folder to go on from in place of supervised fine-tuning
+    features: tuple[str, ...] = DEFAULT_SIGNALS  # signals in a row
+    target_features: tuple[str, ...] | None = None  # signals that the targets are regressed on; None: all there are
+    context_rows: int = 128
+    prices: tuple[float, ...] = ()  # search prices to train at; empty: that of `reward` alone
+    reward: Reward = Reward()
+    intervention: Literal["forbidden", "noop", "uplift"] = "forbidden"
+    uplift: str | None = None  # run folder of `stopwise train configs/uplift.yaml`
+    guards: Guards = Guards()
+    targets: TargetOptions = TargetOptions()
+    objective: Objective = Objective()
+    lora: LoraOptions | None = LoraOptions()  # null: all weights are trained
+    sft: SftOptions = SftOptions()
+    exact: ExactOptions = ExactOptions()
+    grpo: GrpoOptions = GrpoOptions()
+    runs: int | None = 240  # training runs, a fixed sample; null: all
+    validation_runs: int | None = 48  # runs on which the curve is drawn, a fixed sample; thresholds use all
+    precision: Literal["float32", "bf16"] = "float32"  # bf16: autocast, on a GPU
+    report_to: tuple[str, ...] = ()  # as in transformers: wandb, tensorboard, ...
+    privileged: bool = False
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        check_number("seed", self.seed, low=0, whole=True)
+        for name in ("runs", "validation_runs"):
+            if getattr(self, name) is not None:
+                check_number(name, getattr(self, name), low=2, whole=True)
+        for price in self.prices:
+            check_number("prices", price, low=0)
+        if self.intervention == "uplift" and self.uplift is None:
+            raise UsageError("intervention uplift: needs `uplift: RUN`, a run of `stopwise train configs/uplift.yaml`")
+        if self.intervention != "uplift" and self.uplift is not None:
+            raise UsageError(f"uplift: is given, but the intervention is {self.intervention}; leave one of them out")
+
+    def stages(self) -> tuple[Method, ...]:
+        """What is done, in order."""
+        first: tuple[Method, ...] = () if self.start is not None else ("sft",)
+        return first if self.method == "sft" else (*first, self.method)

@@ -1,0 +1,118 @@
+"""Logged runs as a language model is trained on them: token ids, lattice, targets."""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from stopwise.controllers.guards import Guards
+from stopwise.controllers.rendering import RenderingSpec, Tokens, contexts
+from stopwise.data.records import Action
+from stopwise.envs.interventions import InterventionModel
+from stopwise.envs.lattice import Lattice, lattices
+from stopwise.envs.rewards import Reward
+from stopwise.signals.table import SignalTable
+from stopwise.train.lm.config import SftOptions
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One context of a run: most runs have a single one."""
+
+    ids: list[int]  # header and rows
+    skip: int  # rows that stand in it for context only, from its beginning
+    rows: int  # rows in it
+
+
+@dataclass(frozen=True)
+class LmEpisode:
+    """One run, ready to be scored."""
+
+    run: str  # trajectory id
+    question: str
+    parts: tuple[Part, ...]
+    lattice: Lattice
+    targets: Floats | None = None  # (T, M + 1, 3) distributions over actions
+    weights: Floats | None = None  # (T, M + 1)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of one pass over it."""
+        return sum(len(part.ids) for part in self.parts)
+
+
+def make_episodes(
+    table: SignalTable,
+    tokens: Tokens,
+    reward: Reward,
+    guards: Guards,
+    intervention: InterventionModel,
+) -> list[LmEpisode]:
+    """Render every run with gold and at least one search.
+
+    Raises:
+        DataError: the table lacks a signal of the rendering.
+    """
+    spec = tokens.spec
+    columns = np.stack([table.column(name) for name in spec.signals], axis=1)
+    made = []
+    for index, lattice in enumerate(lattices(table, reward, guards, intervention)):
+        if lattice is None or not table.has_gold[index]:
+            continue
+        values = columns[table.offsets[index] : table.offsets[index + 1]]
+        parts = tuple(
+            Part(tokens.context(values, start, stop), decided - start, stop - start)
+            for start, decided, stop in contexts(len(values), spec.context_rows)
+        )
+        made.append(LmEpisode(table.episodes[index].id, table.episodes[index].question_id, parts, lattice))
+    return made
+
+
+def with_targets(episodes: Sequence[LmEpisode], q: Sequence[Floats], options: SftOptions) -> list[LmEpisode]:
+    """Add what supervised fine-tuning is to imitate.
+
+    At each state the target is softmax(q / temperature) over the legal actions, or all on the best of them; it does
+    not depend on the interventions used, but for what they leave legal.
+
+    Args:
+        episodes: E runs.
+        q: for each, action values (T, 3), NaN for an action without an outcome.
+        options: hardness, temperature, balance.
+    """
+    made, best_of = [], []
+    for episode, values in zip(episodes, q, strict=True):
+        legal = episode.lattice.legal[:, :, 0] & ~np.isnan(values)[:, None, :]  # (T, M + 1, 3)
+        scores = np.where(legal, values[:, None, :], -np.inf)
+        best = scores.argmax(axis=-1)
+        if options.soft:
+            exponents = np.exp((scores - scores.max(axis=-1, keepdims=True)) / options.temperature)
+            targets = exponents / exponents.sum(axis=-1, keepdims=True)
+        else:
+            targets = np.eye(len(Action))[best]
+        made.append(replace(episode, targets=targets, weights=np.ones(best.shape)))
+        best_of.append(best)
+    if not options.balanced or not made:
+        return made
+    counts = np.bincount(np.concatenate([best.ravel() for best in best_of]), minlength=len(Action))
+    worth = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))  # mean 1 over all states
+    return [replace(episode, weights=worth[best]) for episode, best in zip(made, best_of, strict=True)]
+
+
+def sample_runs(table: SignalTable, count: int | None, salt: str) -> SignalTable:
+    """A fixed sample of a table's runs that have gold and a search: those with the lowest hash of their id."""
+    usable = table.has_gold & (table.lengths > 0)
+    if count is not None and usable.sum() > count:
+        keys = [hashlib.sha256(f"{salt}/{episode.id}".encode()).hexdigest() for episode in table.episodes]
+        order = sorted(np.flatnonzero(usable), key=lambda index: keys[index])
+        usable = np.zeros(len(table), dtype=bool)
+        usable[order[:count]] = True
+    return table.select(usable)
+
+
+def at_prices(spec: RenderingSpec, reward: Reward, prices: Sequence[float]) -> list[tuple[RenderingSpec, Reward]]:
+    """The rendering and the reward at each search price."""
+    return [(spec.at_price(price), replace(reward, search=price)) for price in prices]

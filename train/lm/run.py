@@ -1,0 +1,339 @@
+"""Training a small language model: data, stages, thresholds, the policy."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from transformers import TrainerCallback
+
+from stopwise.controllers.guards import Guards
+from stopwise.controllers.lm import BaseModel, SmallLM
+from stopwise.controllers.logistic import design_matrix
+from stopwise.controllers.package import PolicyPackage, read_package
+from stopwise.controllers.rendering import RenderingSpec, Tokens, fit_edges
+from stopwise.data.config import plain
+from stopwise.data.errors import DataError, UsageError
+from stopwise.data.files import atomic_path, read_json, write_json
+from stopwise.envs.interventions import Forbidden, Noop
+from stopwise.envs.uplift import Uplift, read_fit
+from stopwise.models.causal_lm import CausalLM, load_causal_lm
+from stopwise.signals.features import FeatureSpec, build_features, check_privilege
+from stopwise.signals.table import SignalTable
+from stopwise.train.action_targets import action_targets
+from stopwise.train.lm.config import LmConfig, Method
+from stopwise.train.lm.episodes import LmEpisode, at_prices, make_episodes, sample_runs, with_targets
+from stopwise.train.lm.network import changed_arrays, restore, scaling, trainable
+from stopwise.train.lm.scoring import policies
+from stopwise.train.lm.stages import StageResult, run_stage
+from stopwise.train.lm.trainer import Progress, StepProgress
+from stopwise.train.lm.tuning import Thresholds, choose_thresholds
+from stopwise.train.train import default_features, informative_columns, run_folder
+from stopwise.train.tune import full_recall
+
+Arrays = dict[str, NDArray[np.float32]]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Everything that does not change while a network learns."""
+
+    base: CausalLM
+    tokens: Tokens  # at the price of the reward
+    guards: Guards
+    training: list[LmEpisode]  # with targets
+    validation: list[LmEpisode]  # of all validation runs
+    curve_on: list[LmEpisode]  # of a fixed sample of them
+    full_recall: float  # of the validation runs as they are
+    counts: dict[str, dict[str, int]]  # questions and runs by split
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A stage's policy and what it was chosen by."""
+
+    package: PolicyPackage
+    arrays: Arrays
+    result: StageResult
+    thresholds: Thresholds
+
+
+def train_lm(
+    config: LmConfig, table: SignalTable, work: Path, progress: Progress | None = None
+) -> tuple[dict[Method, Trained], dict[str, Any]]:
+    """Train through all stages of a config; call it again after an interruption, and it goes on.
+
+    Args:
+        config: what to train.
+        table: signals and labels of all splits; only train and val are looked at.
+        work: folder for checkpoints and finished stages; one config only.
+        progress: told of every optimizer step.
+
+    Returns:
+        The policy of each stage, the last one being the result, and a JSON-able record.
+
+    Raises:
+        UsageError: the config does not fit itself or the folder, or something that it names is not there.
+        DataError: there is no gold, or a split has no run.
+    """
+    _claim(work, config)
+    prepared = prepare(config, table)
+    network = trainable(prepared.base, config.lora, config.seed)
+    if config.start is not None:
+        restore(network, config.lora, _start_arrays(config, prepared))
+    trained: dict[Method, Trained] = {}
+    for stage in config.stages():
+        done = work / f"{stage}.json"
+        if done.exists():
+            arrays, result = _read_arrays(work / f"{stage}.safetensors"), StageResult(**read_json(done))
+            restore(network, config.lora, arrays)
+        else:
+            callbacks = [] if progress is None else [StepProgress(stage, progress)]
+            result = _learn(stage, network, prepared, config, work / stage, callbacks)
+            arrays = changed_arrays(network, config.lora)
+            if _main_process():
+                _write_arrays(work / f"{stage}.safetensors", arrays)
+                write_json(done, asdict(result))
+        trained[stage] = _finish(stage, network, arrays, result, prepared, config, table)
+    return trained, _record(config, prepared, trained, network)
+
+
+def prepare(config: LmConfig, table: SignalTable) -> Prepared:
+    """Load the base, render the runs, regress the targets; see `train_lm` for what it raises."""
+    known = table.select(table.has_gold & (table.lengths > 0))
+    parts = {"train": known.split("train"), "val": known.split("val")}
+    for split, part in parts.items():
+        if not len(part):
+            raise DataError(f"train: no run of the split {split} has gold and a search; bring logs of more questions")
+    for name in config.features:
+        table.column(name)
+    check_privilege(FeatureSpec(config.features), table.info.config, privileged=config.privileged)
+    intervention = _intervention(config)
+    guards = config.guards
+    base = load_causal_lm(config.base)
+    spec = RenderingSpec(
+        signals=config.features,
+        edges=fit_edges(parts["train"], config.features),
+        interventions=guards.max_interventions if intervention.available else 0,
+        price=config.reward.search,
+        context_rows=config.context_rows,
+    )
+
+    def encode(text: str) -> Sequence[int]:
+        return base.tokenizer.encode(text, add_special_tokens=False)
+
+    tokens = Tokens(spec, encode)
+    sample = sample_runs(parts["train"], config.runs, "train")
+    training: list[LmEpisode] = []
+    priced = at_prices(spec, config.reward, config.prices or (config.reward.search,))
+    for number, (at_price, reward) in enumerate(priced):
+        here = Tokens(at_price, encode)
+        if len(here.header) != len(tokens.header):
+            raise UsageError(
+                f"prices: {at_price.price:g} takes {len(here.header)} tokens of {config.base} in the header and "
+                f"{spec.price:g} takes {len(tokens.header)}; expected equal numbers; round the prices"
+            )
+        q = _targets(config, parts["train"], reward, intervention) if "sft" in config.stages() else None
+        episodes = make_episodes(sample, here, reward, guards, intervention)
+        if q is not None:
+            episodes = with_targets(episodes, [q[episode.run] for episode in episodes], config.sft)
+        # each run is learned at one price, the prices in turn
+        training += [episode for index, episode in enumerate(episodes) if index % len(priced) == number]
+    validation = make_episodes(parts["val"], tokens, config.reward, guards, intervention)
+    chosen = {episode.id for episode in sample_runs(parts["val"], config.validation_runs, "val").episodes}
+    return Prepared(
+        base=base,
+        tokens=tokens,
+        guards=guards,
+        training=training,
+        validation=validation,
+        curve_on=[episode for episode in validation if episode.run in chosen],
+        full_recall=full_recall(parts["val"]),
+        counts={
+            "questions": {split: len({e.question_id for e in part.episodes}) for split, part in parts.items()},
+            "runs": {split: len(part) for split, part in parts.items()} | {"learned from": len(training)},
+        },
+    )
+
+
+def _targets(
+    config: LmConfig, training: SignalTable, reward: Any, intervention: Forbidden | Noop | Uplift
+) -> dict[str, NDArray[np.float64]]:
+    """Regressed action values of every training run, by its id; all training runs take part in the regression."""
+    names = config.target_features
+    spec = FeatureSpec(default_features(training, privileged=config.privileged) if names is None else names)
+    check_privilege(spec, training.info.config, privileged=config.privileged)
+    design = design_matrix(build_features(training, spec))
+    targets = action_targets(
+        training,
+        design[:, informative_columns(design)],
+        reward,
+        config.targets,
+        intervention=intervention,
+        seed=config.seed,
+    )
+    bounds = zip(training.episodes, training.offsets[:-1], training.offsets[1:], strict=True)
+    return {episode.id: targets.q[start:stop] for episode, start, stop in bounds}
+
+
+def _learn(
+    stage: Method,
+    network: Any,
+    prepared: Prepared,
+    config: LmConfig,
+    folder: Path,
+    callbacks: Sequence[TrainerCallback],
+) -> StageResult:
+    if stage == "grpo":
+        from stopwise.train.lm.grpo import run_grpo
+
+        return run_grpo(
+            network,
+            prepared.base.tokenizer,
+            prepared.tokens,
+            prepared.training,
+            prepared.curve_on,
+            config.grpo,
+            config,
+            folder,
+            callbacks,
+        )
+    options = config.sft if stage == "sft" else config.exact
+    return run_stage(
+        network,
+        prepared.base.tokenizer,
+        prepared.tokens,
+        prepared.training,
+        prepared.curve_on,
+        options,
+        config,
+        folder,
+        callbacks,
+    )
+
+
+def _finish(
+    stage: Method,
+    network: Any,
+    arrays: Arrays,
+    result: StageResult,
+    prepared: Prepared,
+    config: LmConfig,
+    table: SignalTable,
+) -> Trained:
+    """Choose the thresholds and wrap the policy."""
+    found = list(policies(network, prepared.validation, prepared.tokens))
+    chosen = choose_thresholds(prepared.validation, found, prepared.full_recall, config.objective)
+    controller = SmallLM(
+        None,
+        arrays,
+        base=BaseModel(prepared.base.name, prepared.base.sha256),
+        rendering=prepared.tokens.spec,
+        scaling=scaling(config.lora),
+        threshold=chosen.threshold,
+        intervene_threshold=chosen.intervene_threshold,
+    )
+    figures = {"return": chosen.value, "recall": chosen.recall, "searches": chosen.searches}
+    training = {
+        "method": stage,
+        "reward": asdict(config.reward),
+        "intervention_model": config.intervention,
+        "validation": figures | {"interventions": chosen.interventions},
+        "questions": prepared.counts["questions"],
+        "runs": prepared.counts["runs"],
+        "seed": config.seed,
+    }
+    name = config.name or config.kind
+    last = stage == config.stages()[-1]
+    package = PolicyPackage(name if last else f"{name} ({stage})", controller, prepared.guards, table.info, training)
+    return Trained(package, arrays, result, chosen)
+
+
+def _record(config: LmConfig, prepared: Prepared, trained: Mapping[Method, Trained], network: Any) -> dict[str, Any]:
+    last = trained[config.stages()[-1]]
+    return {
+        "kind": config.kind,
+        "method": config.method,
+        "chosen": {"threshold": last.thresholds.threshold, "intervene_threshold": last.thresholds.intervene_threshold},
+        "validation": {
+            "return": last.thresholds.value,
+            "recall": last.thresholds.recall,
+            "searches": last.thresholds.searches,
+            "interventions": last.thresholds.interventions,
+            "model": config.intervention,
+        },
+        "stages": {
+            stage: asdict(part.result) | {"thresholds": asdict(part.thresholds)} for stage, part in trained.items()
+        },
+        "base": {"name": prepared.base.name, "sha256": prepared.base.sha256},
+        "parameters": {
+            "trained": sum(p.numel() for p in network.parameters() if p.requires_grad),
+            "all": sum(p.numel() for p in network.parameters()),
+        },
+        "tokens": {
+            "row": prepared.tokens.spec.row_tokens,
+            "header": len(prepared.tokens.header),
+            "training runs": sum(episode.tokens for episode in prepared.training),
+        },
+        **prepared.counts,
+        "seed": config.seed,
+    }
+
+
+def _intervention(config: LmConfig) -> Forbidden | Noop | Uplift:
+    if config.intervention == "noop":
+        return Noop()
+    if config.intervention == "forbidden" or config.uplift is None:
+        return Forbidden()
+    folder = Path(config.uplift)
+    return Uplift(read_fit(folder / "uplift.json" if folder.is_dir() else folder))
+
+
+def _start_arrays(config: LmConfig, prepared: Prepared) -> Arrays:
+    assert config.start is not None
+    controller = read_package(run_folder(Path(config.start))).controller
+    if not isinstance(controller, SmallLM):
+        raise UsageError(f"start: {config.start} is a {controller.kind} policy; expected a run of kind lm")
+    if controller.base.sha256 != prepared.base.sha256:
+        raise UsageError(f"start: {config.start} was trained on {controller.base.name}; set `base` to that")
+    spec = prepared.tokens.spec
+    if replace(controller.rendering, price=spec.price) != spec:
+        raise UsageError(
+            f"start: {config.start} reads rows of another form or other level edges; use its `features`, `guards`, "
+            "`intervention` and signals"
+        )
+    return dict(controller.weights)
+
+
+def _claim(work: Path, config: LmConfig) -> None:
+    """One folder, one config: checkpoints of another run would be taken for this one's."""
+    wanted = plain(config)
+    record = work / "config.json"
+    if record.exists():
+        if read_json(record) != json.loads(json.dumps(wanted)):
+            raise UsageError(f"{work}: holds an unfinished run of another config; delete it, or use that config")
+    elif _main_process():
+        work.mkdir(parents=True, exist_ok=True)
+        write_json(record, wanted)
+
+
+def _write_arrays(path: Path, arrays: Arrays) -> None:
+    from safetensors.numpy import save_file
+
+    with atomic_path(path) as partial:
+        save_file(arrays, partial)
+
+
+def _read_arrays(path: Path) -> Arrays:
+    from safetensors.numpy import load_file
+
+    return load_file(path)
+
+
+def _main_process() -> bool:
+    from accelerate import PartialState
+
+    return PartialState().is_main_process

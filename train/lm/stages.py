@@ -1,0 +1,147 @@
+"""One stage of training: arguments, trainer, checkpoints, the curve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import EarlyStoppingCallback, TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
+from trl.trainer.sft_config import SFTConfig
+
+from stopwise.controllers.rendering import Tokens
+from stopwise.data.errors import UsageError
+from stopwise.train.lm.config import ExactOptions, LmConfig, Schedule, SftOptions
+from stopwise.train.lm.episodes import LmEpisode
+from stopwise.train.lm.trainer import PolicyTrainer
+
+_CURVE = (  # of what trackers are told, what stands in a result
+    "step", "epoch", "loss", "grad_norm", "learning_rate", "return", "entropy", "seconds", "state_gradients", "reward",
+    "reward_std", "kl", "frac_reward_zero_std",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """What came of a stage."""
+
+    curve: list[dict[str, float]]  # one entry a log or a look at the validation runs
+    best_return: float  # on the validation sample, of the weights that were kept
+    seconds: float
+
+
+def run_stage(
+    network: Any,
+    tokenizer: Any,
+    tokens: Tokens,
+    episodes: Sequence[LmEpisode],
+    validation: Sequence[LmEpisode],
+    options: SftOptions | ExactOptions,
+    config: LmConfig,
+    folder: Path,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> StageResult:
+    """Train in place, from the last checkpoint in `folder` if there is one; the best weights are kept.
+
+    Args:
+        network: from `stopwise.train.lm.network.trainable`.
+        tokenizer: the base model's.
+        tokens: the rendering.
+        episodes: to learn from.
+        validation: on which the return decides which weights are kept.
+        options: of imitation or of the policy gradient.
+        config: of the whole run.
+        folder: for checkpoints.
+        callbacks: of transformers.
+    """
+    arguments = SFTConfig(
+        **shared_arguments(options, config, folder, len(episodes)),
+        dataset_kwargs={"skip_prepare_dataset": True},
+        max_length=None,
+    )
+    if options.patience:
+        callbacks = [*callbacks, EarlyStoppingCallback(options.patience)]
+    trainer = PolicyTrainer(network, arguments, tokens, tokenizer, episodes, validation, options, callbacks)
+    if isinstance(options, ExactOptions) and options.kl:
+        trainer.remember_reference()
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    return result_of(trainer)
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """Where an interrupted stage goes on; None: it begins."""
+    return get_last_checkpoint(str(folder)) if folder.exists() else None
+
+
+def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: int) -> dict[str, Any]:
+    """Arguments of TRL's trainers that all stages share.
+
+    Args:
+        options: of the stage.
+        config: of the run.
+        folder: for checkpoints.
+        count: samples in one epoch.
+
+    Raises:
+        UsageError: the batch cannot be shared out evenly, or bf16 was asked for where there is none.
+    """
+    from accelerate import PartialState
+
+    processes = PartialState().num_processes
+    part = options.micro_batch * processes
+    if options.batch % part:
+        raise UsageError(
+            f"batch {options.batch} cannot be shared out: {processes} processes with micro_batch "
+            f"{options.micro_batch} take {part} runs at a time; expected a multiple of that"
+        )
+    steps = max(1, round(options.epochs * count / options.batch))
+    cpu = not torch.cuda.is_available()
+    return {
+        "output_dir": str(folder),
+        "per_device_train_batch_size": options.micro_batch,
+        "gradient_accumulation_steps": options.batch // part,
+        "max_steps": steps,
+        "learning_rate": options.learning_rate,
+        "warmup_steps": int(options.warmup * steps),
+        "lr_scheduler_type": "linear",
+        "weight_decay": 0.0,
+        "max_grad_norm": 1.0,
+        "logging_steps": 1,
+        "logging_nan_inf_filter": False,
+        "eval_strategy": "steps",
+        "eval_steps": options.evaluate_every,
+        "eval_on_start": last_checkpoint(folder) is None,  # a resumed stage has that look in its log
+        "save_strategy": "steps",
+        "save_steps": options.evaluate_every,
+        "save_total_limit": 2,
+        "load_best_model_at_end": True,
+        "metric_for_best_model": "eval_return",
+        "greater_is_better": True,
+        "seed": config.seed,
+        "data_seed": config.seed,
+        "full_determinism": False,
+        "use_cpu": cpu,
+        "bf16": config.precision == "bf16",
+        "fp16": False,
+        "activation_checkpointing": False,
+        "report_to": list(config.report_to) or "none",
+        "run_name": config.name or f"{config.kind}-{config.method}",
+        "remove_unused_columns": False,
+        "dataloader_pin_memory": not cpu,
+        "disable_tqdm": True,
+        "log_level": "error",
+        "ddp_find_unused_parameters": False,
+    }
+
+
+def result_of(trainer: Any) -> StageResult:
+    """The curve and the best return of a trainer that is done."""
+    curve: list[dict[str, float]] = []
+    for entry in trainer.state.log_history:
+        kept = {name: value for name, value in entry.items() if name in _CURVE or name.startswith(("eval_", "rate_"))}
+        if "loss" in kept or any(name.startswith("eval_return") for name in kept):
+            curve.append(kept)
+    best = trainer.state.best_metric
+    seconds = max((entry.get("seconds", 0.0) for entry in curve), default=0.0)
+    return StageResult(curve, float("nan") if best is None else float(best), seconds)
