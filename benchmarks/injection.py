@@ -119,19 +119,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = args.only or PARTS
     kept = read_json(args.out) if args.only and args.out.exists() else {}
     record = provenance(command, {"states_at_search": AT}, {"attacks": ATTACKS, "logs": logs_path("samples")})
-    commands = {**kept.get("commands", {}), **dict.fromkeys(parts, record.pop("command"))}
-    result: dict[str, Any] = (
-        kept
-        | record
-        | {
-            "commands": commands,
-            "attacks": len(attacks),
-            "by_family": dict(Counter(attack.family for attack in attacks)),
-            "harmless": len(harmless),
-        }
-    )
+    # parts may have been run by calls of their own, with other numbers
+    run = {"command": record.pop("command"), "attacks": len(attacks), "harmless": len(harmless)}
+    families = dict(Counter(attack["family"] for attack in given["attacks"]))
+    result: dict[str, Any] = kept | record | {"families": families}
+    result["parts"] = kept.get("parts", {}) | dict.fromkeys(parts, run)
     if "no_text" in parts:
-        result["reads_no_text"] = [without_text(c, runs[: args.runs], attacks, harmless, info) for c in blind]
+        encoder = CachedEncoder(SentenceTransformerEncoder(), ":memory:")
+        result["reads_no_text"] = [
+            without_text(controller, runs[: args.runs], attacks, harmless, info, encoder) for controller in blind
+        ]
+        encoder.close()
     if "text" in parts:
         result["reads_text"] = []
         for controller in (LlmCritic(max_tokens=args.max_tokens), DsMcm(slow=True, max_tokens=args.max_tokens)):
@@ -199,10 +197,10 @@ def without_text(
     attacks: Sequence[Attack],
     harmless: Sequence[str],
     info: SignalInfo,
+    encoder: CachedEncoder,
 ) -> dict[str, Any]:
     """How many decisions of a controller that reads no text change, with signals as measured and computed anew."""
     signals = replace(info.config, signals=tuple(name for name in controller.reads if name in info.config.signals))
-    encoder = CachedEncoder(SentenceTransformerEncoder(), ":memory:")
     calibrations = {(agent, source): line for agent, source, line in info.calibrations}
     changed: Counter[str] = Counter()
     made: Counter[str] = Counter()
@@ -218,7 +216,6 @@ def without_text(
             made[what] += len(clean)
             changed[f"{what}, signals as measured"] += differing(clean, same)
             changed[f"{what}, signals anew"] += differing(clean, other)
-    encoder.close()
     return {
         "controller": controller.kind,
         "decisions": dict(made),
