@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from stopwise.cli.connections import Connections, texts_of
 from stopwise.cli.interventions import RetrieveChoice, make_intervention
 from stopwise.cli.output import print_json, say, signals_path
 from stopwise.controllers.base import check_number
@@ -13,6 +14,7 @@ from stopwise.controllers.guards import Guards
 from stopwise.data.errors import UsageError
 from stopwise.envs.arena.collection import CollectConfig, RethinkerChoice
 from stopwise.envs.rewards import Reward
+from stopwise.models.chat_config import ChatConfig
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,7 @@ class ControllerChoice:
     params: Mapping[str, Any] = field(default_factory=dict)  # of a rule
     match: str | None = None  # random only: stop as often as the controller of this name does on validation questions
     rethinker: RethinkerChoice | None = None  # arena only: who searches at an intervention; None is the arena's
+    memory: str | None = None  # of ds_mcm with `slow`: folder of an experience memory
 
 
 @dataclass(frozen=True)
@@ -44,6 +47,8 @@ class BenchmarkConfig:
     privileged: bool = False
     seed: int = 0
     arena: CollectConfig | None = None  # corpus, agents, questions; `split` above says which questions
+    llm: ChatConfig | None = None  # the language model of controllers that ask one
+    logs: str | None = None  # replay only: what `signals` was computed from, for controllers that read texts
 
     def __post_init__(self) -> None:
         check_number("margin", self.margin, low=0, high=1)
@@ -78,6 +83,10 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.config}: controllers is empty; name at least one, as `- kind: never_stop`")
     path = signals_path(config.signals)
     table = read_table(path)
+    if "RE_z" not in table.names and any(choice.params.get("with_se") is False for choice in config.controllers):
+        from stopwise.signals.re_only import add_re_z
+
+        table = add_re_z(table)
     command = ["stopwise", "benchmark", str(args.config), *args.overrides, "--out", str(args.out)]
     if config.arena is not None:
         result = provenance(command, plain(config), {"signals": path}) | _run_arena(config, table, args.out)
@@ -101,20 +110,28 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_replay(config: BenchmarkConfig, table: Any) -> dict[str, Any]:
     """Every controller over logged runs."""
-    from stopwise.envs.replay import ReplayEnv
-    from stopwise.evaluation.benchmark import benchmark
-
     if any(choice.rethinker is not None for choice in config.controllers):
         raise UsageError("controllers: a rethinker searches in the arena only; leave it out, or add `arena`")
     part = table if config.split == "all" else table.split(config.split)
-    arms = make_arms(config, table)
+    questions = {episode.question_id for episode in part.episodes}
+    with Connections(config.llm, table.info.encoder, questions) as connections:
+        return _replay(config, table, part, connections)
+
+
+def _replay(config: BenchmarkConfig, table: Any, part: Any, connections: Connections) -> dict[str, Any]:
+    from stopwise.envs.replay import ReplayEnv
+    from stopwise.evaluation.benchmark import benchmark
+
+    arms = make_arms(config, table, connections)
     model, features = make_intervention(
         config.intervention, config.uplift, config.branches, config.retrieve, table.info
     )
     env = ReplayEnv(part, features, reward=config.reward, intervention=model)
-    rows = benchmark(env, arms, seed=config.seed, margin=config.margin, privileged=config.privileged)
+    logs = texts_of(config.logs, arms, part)
+    rows = benchmark(env, arms, seed=config.seed, margin=config.margin, privileged=config.privileged, logs=logs)
     return {
         "rows": rows,
+        "llm": connections.report(),
         "split": config.split,
         "runs": len(part),
         "questions": len({episode.question_id for episode in part.episodes}),
@@ -126,12 +143,7 @@ def _run_replay(config: BenchmarkConfig, table: Any) -> dict[str, Any]:
 
 def _run_arena(config: BenchmarkConfig, table: Any, out: Path) -> dict[str, Any]:
     """Every controller in the closed loop; finished arms are kept beside `out` until all are done."""
-    from stopwise.cli.output import Progress
-    from stopwise.data.config import plain
-    from stopwise.data.files import read_json, write_json
-    from stopwise.evaluation.arena import ArenaArm, ArenaBenchmark, arena_rows
-    from stopwise.models.embedding_cache import CachedEncoder
-    from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
+    from stopwise.envs.arena.collection import questions_of
 
     assert config.arena is not None
     for name in ("controller", "branch"):
@@ -139,13 +151,30 @@ def _run_arena(config: BenchmarkConfig, table: Any, out: Path) -> dict[str, Any]
             raise UsageError(f"arena.{name}: is not for a benchmark; name controllers under `controllers`")
     if config.arena.split != "all" or config.intervention != "forbidden":
         raise UsageError("arena: `split` stands at the top, and interventions are real; leave these keys out")
-    arms = make_arms(config, table)
+    if config.logs is not None:
+        raise UsageError("logs: in the arena the agents run for real; leave it out")
+    collection = replace(config.arena, split=config.split)
+    questions = {query.id for query in questions_of(collection)}
+    with Connections(config.llm, table.info.encoder, questions) as connections:
+        return _arena(config, collection, table, out, connections)
+
+
+def _arena(
+    config: BenchmarkConfig, collection: CollectConfig, table: Any, out: Path, connections: Connections
+) -> dict[str, Any]:
+    from stopwise.cli.output import Progress
+    from stopwise.data.config import plain
+    from stopwise.data.files import read_json, write_json
+    from stopwise.evaluation.arena import ArenaArm, ArenaBenchmark, arena_rows
+    from stopwise.models.embedding_cache import CachedEncoder
+    from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
+
+    arms = make_arms(config, table, connections)
     folder = _arms_folder(out)
     record = {"config": plain(config), "info": table.info.to_json()}
     if (folder / "config.json").exists() and read_json(folder / "config.json") != record:
         raise UsageError(f"{folder}: holds the unfinished arms of another benchmark; delete it, or name another --out")
     write_json(folder / "config.json", record)
-    collection = replace(config.arena, split=config.split)
     encoder = CachedEncoder(SentenceTransformerEncoder(collection.encoder or MINILM), folder / "embeddings.sqlite")
     bench = ArenaBenchmark(collection, table.info, encoder, folder, Progress())
     chosen = [
@@ -156,6 +185,7 @@ def _run_arena(config: BenchmarkConfig, table: Any, out: Path) -> dict[str, Any]
     encoder.close()
     return {
         "rows": rows,
+        "llm": connections.report(),
         "by_agent": apart,
         "split": config.split,
         "runs": len(bench.jobs),
@@ -170,7 +200,7 @@ def _arms_folder(out: Path) -> Path:
     return out.with_name(f"{out.name}.arms")
 
 
-def make_arms(config: BenchmarkConfig, table: Any) -> list[Any]:
+def make_arms(config: BenchmarkConfig, table: Any, connections: Connections) -> list[Any]:
     """The controllers of a config, in its order; a rate-matched random one after its reference is known."""
     from stopwise.controllers.baselines import Random
     from stopwise.controllers.kinds import make_rule
@@ -194,6 +224,8 @@ def make_arms(config: BenchmarkConfig, table: Any) -> list[Any]:
         elif choice.match is None:
             controller = make_rule(choice.kind or "", choice.params)
             arms[number] = Arm(choice.name or controller.kind, controller, config.guards)
+    for number, arm in arms.items():
+        connections.connect(arm.controller, config.controllers[number].memory, f"controllers.{number}")
     for number, choice in enumerate(config.controllers):
         if choice.match is not None:
             reference = next((arm for arm in arms.values() if arm.name == choice.match), None)
@@ -215,6 +247,8 @@ def _matched(config: BenchmarkConfig, table: Any, reference: Any, name: str) -> 
 
     validation = table.split("val")
     reason = missing_signal(validation, reference.controller)
+    if reference.controller.reads_text:
+        reason = "it reads texts, which validation runs are replayed without"
     if reason is not None:
         return Arm(name, Random(), config.guards, not_applicable=f"{reference.name} is not applicable: {reason}")
     if not len(validation.values):

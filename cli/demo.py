@@ -11,7 +11,7 @@ TOLERANCE = 1e-3  # of a recomputed value: embeddings are rounded to float16, an
 FLIPS = 0.01  # share of steps at which a thresholded signal (SE, Cov) may lie on the other side of its threshold
 PART = 10  # every tenth run is computed anew
 QUESTIONS = 100  # of the samples, for time: the whole takes three times as long
-POLICIES = ("fixed_budget", "step_index", "heuristic", "ds_mcm", "logistic")
+POLICIES = ("fixed_budget", "step_index", "heuristic", "ds_mcm", "logistic", "boosted", "privileged")
 
 
 def add_parser(subparsers: Any) -> None:

@@ -23,6 +23,14 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument(
         "--benchmark", type=Path, metavar="RUN", help="benchmark run whose figures for this policy go into the package"
     )
+    parser.add_argument(
+        "--as",
+        dest="form",
+        choices=("policy", "adapter", "merged"),
+        default="policy",
+        help="policy: what a live agent loads (default); of a small language model also its peft adapter, or the whole "
+        "network with merged weights, for other tools",
+    )
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
     parser.set_defaults(run=run)
 
@@ -36,10 +44,18 @@ def run(args: argparse.Namespace) -> int:
     if args.benchmark is not None:
         figures = _figures(args.benchmark, args.run_folder, package.name)
         package = replace(package, training={**package.training, "benchmark": figures})
-    write_package(args.out, package)
-    read_package(args.out)
+    if args.form == "policy":
+        write_package(args.out, package)
+        read_package(args.out)
+    else:
+        from stopwise.train.lm.export import export_network
+
+        export_network(args.out, package.name, package.controller, args.form)
     if args.json:
-        print_json({"out": str(args.out), "name": package.name, "kind": package.controller.kind})
+        print_json({"out": str(args.out), "name": package.name, "kind": package.controller.kind, "form": args.form})
+    elif args.form != "policy":
+        print(args.out)
+        say(f"{package.name}: {args.form}, for transformers and peft; a live agent loads a policy")
     else:
         print(args.out)
         say(f"{package.name} ({package.controller.kind}): load it with stopwise.runtime.load({str(args.out)!r})")

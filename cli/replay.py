@@ -29,6 +29,8 @@ def add_parser(subparsers: Any) -> None:
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N runs")
     parser.add_argument("--out", type=Path, metavar="FILE", help="write each decision as a line of JSON")
     parser.add_argument("--cache", type=Path, metavar="FILE", help="embedding cache (default: below ~/.cache/stopwise)")
+    parser.add_argument("--llm", type=Path, metavar="FILE", help="config of the model that the policy asks, if it does")
+    parser.add_argument("--memory", type=Path, metavar="DIR", help="experience memory that the policy asks, if it does")
     parser.add_argument("--json", action="store_true", help="print one JSON object on stdout, and nothing else")
     parser.set_defaults(run=run)
 
@@ -42,14 +44,13 @@ def run(args: argparse.Namespace) -> int:
     from stopwise.data.files import atomic_path
     from stopwise.data.store import read_trajectories
     from stopwise.models.embedding_cache import default_cache
-    from stopwise.runtime.policy import load
     from stopwise.train.train import run_folder
 
     if args.limit is not None and args.limit < 1:
         raise UsageError(f"--limit {args.limit}; expected 1 or more")
     if args.out is not None:
         check_out(args.out, logs_path(args.logs))
-    policy = load(run_folder(args.package), cache=args.cache or default_cache())
+    policy = _load(run_folder(args.package), args.cache or default_cache(), args.llm, args.memory)
     trajectories = islice(read_trajectories(logs_path(args.logs)), args.limit)
     tally = _Tally()
     with contextlib.ExitStack() as stack:
@@ -65,6 +66,20 @@ def run(args: argparse.Namespace) -> int:
     else:
         _tell(result)
     return 0
+
+
+def _load(folder: Path, cache: Path, llm: Path | None, memory: Path | None) -> Any:
+    """The policy, with the model and the memory that it asks."""
+    from stopwise.cli.connections import open_memory
+    from stopwise.controllers.package import read_package
+    from stopwise.data.config import load_config
+    from stopwise.models.chat_config import ChatConfig, open_chat
+    from stopwise.runtime.policy import Policy
+
+    package = read_package(folder)
+    client = None if llm is None else open_chat(load_config(ChatConfig, llm))
+    known = None if memory is None else open_memory(memory, package.signals.encoder)
+    return Policy(package, cache=cache, llm=client, memory=known)
 
 
 class _Tally:

@@ -132,6 +132,8 @@ def make_encoder(names: tuple[str, ...], model: str | None, cache: Path | None) 
     from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
     from stopwise.signals.definitions import BY_NAME, with_prerequisites
 
+    if "RE_z" in names:
+        names = (*names, "SE")  # its mean and spread are taken from the steps that have a residual
     if not any(need.endswith("_embedding") for name in with_prerequisites(names) for need in BY_NAME[name].needs):
         return None
     return CachedEncoder(SentenceTransformerEncoder(model or MINILM), cache)
@@ -215,11 +217,11 @@ def print_table(summary: dict[str, Any], result: dict[str, Any]) -> None:
 def _names(only: list[str] | None) -> tuple[str, ...]:
     import difflib
 
-    from stopwise.signals.definitions import SIGNALS
+    from stopwise.signals.definitions import BY_NAME, SIGNALS
 
     names = [part for word in only or [] for part in word.split(",") if part]
     for name in names:
-        if name not in SIGNALS:
+        if name not in BY_NAME:
             near = difflib.get_close_matches(name, SIGNALS, n=1)
             hint = f"did you mean {near[0]}?" if near else f"expected some of {', '.join(SIGNALS)}"
             raise UsageError(f"--only {name}: no such signal; {hint}")

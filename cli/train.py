@@ -33,10 +33,15 @@ def run(args: argparse.Namespace) -> int:
     from stopwise.train.train import TrainConfig, train, uplift_file
 
     values = load_values(args.config, args.overrides)
-    if values.get("kind") == "lm":
+    kind = values.get("kind")
+    if kind == "lm":
         from stopwise.cli.train_lm import run_lm
 
         return run_lm(args, values)
+    if kind == "memory":
+        return _train_memory(args)
+    if kind == "q_lambda":
+        return _train_q_lambda(args)
     config = read_config(TrainConfig, values, str(args.config))
     path = signals_path(config.signals)
     if config.kind == "uplift":
@@ -102,4 +107,78 @@ def _train_uplift(args: argparse.Namespace, config: Any, path: Path) -> int:
         share = fit.productive / fit.interventions
         print(f"uplift: {fit.interventions} interventions, {share:.1%} productive within {fit.horizon} searches")
         say(f"fit in {args.out / 'uplift.json'}")
+    return 0
+
+
+def _train_memory(args: argparse.Namespace) -> int:
+    """Build an experience memory and write its run: `memory.sqlite`, its indexes, the config and the record."""
+    from stopwise.cli.output import Progress, logs_path
+    from stopwise.controllers.memory.memory import ExperienceMemory
+    from stopwise.data.config import load_config, plain, write_config
+    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.data.store import read_trajectories
+    from stopwise.evaluation.record import provenance
+    from stopwise.models.chat_config import open_chat
+    from stopwise.models.embedding_cache import CachedEncoder
+    from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
+    from stopwise.train.memory import ByModel, Extractive, MemoryConfig, build_memory
+
+    config = load_config(MemoryConfig, args.config, args.overrides)
+    logs = logs_path(config.logs)
+    encoder = CachedEncoder(SentenceTransformerEncoder(config.encoder or MINILM), config.cache)
+    client = open_chat(config.llm) if config.llm is not None else None
+    abstractor = Extractive() if client is None else ByModel(client)
+    command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
+    with atomic_folder(args.out) as folder:
+        memory = ExperienceMemory(folder, encoder, tau_dup=config.tau_dup)
+        try:
+            record = build_memory(lambda: read_trajectories(logs), memory, config, abstractor, Progress())
+        finally:
+            memory.close()
+        record |= {"encoder": encoder.id, "bytes": sum(path.stat().st_size for path in folder.iterdir())}
+        if client is not None and isinstance(abstractor, ByModel):
+            record["llm"] = client.ledger.report() | {"failures": dict(abstractor.failures)}
+        result = provenance(command, plain(config), {"logs": logs}) | record
+        write_json(folder / "result.json", result)
+        write_config(folder / "config.yaml", config, command)
+    if args.json:
+        print_json(result | {"out": str(args.out)})
+    else:
+        kept = record["entries"]
+        print(f"{config.name or 'memory'}: {kept['success']} successes, {kept['failure']} failures")
+        say(
+            f"{record['sessions']} sessions of {sum(record['runs'].values())} runs, {record['near_duplicates']} near "
+            f"duplicates left out; abstractions: {record['abstractions']}; memory in {args.out}"
+        )
+    return 0
+
+
+def _train_q_lambda(args: argparse.Namespace) -> int:
+    """Fit Stop-RAG's stopper and write its run."""
+    from stopwise.controllers.package import write_package
+    from stopwise.data.config import load_config, plain, write_config
+    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.evaluation.record import provenance
+    from stopwise.signals.table import read_table
+    from stopwise.train.q_lambda import QLambdaConfig, train_q_lambda
+
+    config = load_config(QLambdaConfig, args.config, args.overrides)
+    path = signals_path(config.signals)
+    package, record = train_q_lambda(config, read_table(path))
+    command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
+    result = provenance(command, plain(config), {"signals": path}) | record
+    with atomic_folder(args.out) as folder:
+        write_package(folder / "policy", package)
+        write_json(folder / "result.json", result)
+        write_config(folder / "config.yaml", config, command)
+    if args.json:
+        print_json(result | {"out": str(args.out)})
+    else:
+        chosen, greedy = record["validation"], record["greedy"]
+        print(f"{package.name}: {', '.join(f'{key} {value:g}' for key, value in record['chosen'].items())}")
+        say(
+            f"validation: recall {_show(chosen['recall'])} at {_show(chosen['searches'])} searches, return "
+            f"{_show(chosen['return'])} ({_show(greedy['return'])} without a chosen threshold); policy in "
+            f"{args.out / 'policy'}"
+        )
     return 0

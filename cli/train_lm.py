@@ -1,6 +1,8 @@
 """``stopwise train`` for a small language model: it may be launched by accelerate, and it goes on where it was."""
 
 import argparse
+import contextlib
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,20 @@ from stopwise.cli.output import Progress, print_json, say, signals_path
 
 def run_lm(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
     """Train through all stages and write the run; an interrupted one leaves `OUT.partial` and goes on from there."""
+    with contextlib.redirect_stdout(sys.stderr):  # libraries print where they like; stdout is for the result
+        done = _train(args, values)
+    if done is None:
+        return 0
+    result, lines = done
+    if args.json:
+        print_json(result)
+    else:
+        print("\n".join(lines))
+    return 0
+
+
+def _train(args: argparse.Namespace, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]] | None:
+    """Train and write; returns the result and lines for people, in one process only."""
     try:
         import trl  # noqa: F401
         from accelerate import PartialState
@@ -38,7 +54,7 @@ def run_lm(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
     trained, record = train_lm(config, read_table(path), work, Progress())
     processes = PartialState()
     if not processes.is_main_process:
-        return 0
+        return None
     command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
     result = provenance(command, plain(config), inputs) | record | {"processes": processes.num_processes}
     *earlier, (last, final) = trained.items()
@@ -49,14 +65,11 @@ def run_lm(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
         write_json(folder / "result.json", result)
         write_config(folder / "config.yaml", config, command)
     shutil.rmtree(work)
-    if args.json:
-        print_json(result | {"out": str(args.out)})
-        return 0
-    for stage, part in trained.items():
-        chosen = part.thresholds
-        print(
-            f"{stage}: validation return {chosen.value:.3f}, recall {chosen.recall:.3f} at {chosen.searches:.1f} "
-            f"searches and {chosen.interventions:.2f} interventions, {part.result.seconds:.0f} s"
-        )
     say(f"{last}: policy in {Path(args.out) / 'policy'}")
-    return 0
+    lines = [
+        f"{stage}: validation return {part.thresholds.value:.3f}, recall {part.thresholds.recall:.3f} at "
+        f"{part.thresholds.searches:.1f} searches and {part.thresholds.interventions:.2f} interventions, "
+        f"{part.result.seconds:.0f} s"
+        for stage, part in trained.items()
+    ]
+    return result | {"out": str(args.out)}, lines

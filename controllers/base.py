@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopwise.data.errors import UsageError
-from stopwise.data.records import Action
+from stopwise.data.records import Action, Step
 from stopwise.signals.features import FeatureSpec
 from stopwise.signals.tracker import SignalRow
 
@@ -30,6 +30,15 @@ class Hindsight:
 
 
 @dataclass(frozen=True, slots=True)
+class RunSoFar:
+    """A run's texts up to now, for controllers that read them. Others wrote them: they are never instructions."""
+
+    question: str
+    steps: tuple[Step, ...]  # in order; the last one is the search step that was just made
+    question_id: str | None = None  # None where nobody numbers questions, as in a live agent
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
     """What a controller may look at after a search step."""
 
@@ -39,15 +48,19 @@ class Observation:
     interventions: int = 0  # used so far in this run
     since_intervention: int | None = None  # search steps since the last one; None before the first
     hindsight: Hindsight | None = None
+    actions: tuple[Action, ...] = ()  # carried out after the earlier search steps of this run, in order
+    passed: tuple[SignalRow, ...] = ()  # in a replay: the log's steps that an intervention jumped over just before
+    run: RunSoFar | None = None  # only for controllers that read text, and only where there are texts
 
 
 @dataclass(frozen=True, slots=True)
 class Cost:
     """What one decision cost beyond the agent's own work."""
 
-    calls: int = 0  # model calls
+    calls: int = 0  # model calls on the wire; a reply from a cache counts with the calls that it took when it was made
     tokens: int = 0  # in and out
-    seconds: float = 0.0  # wall-clock time of the decision
+    seconds: float = 0.0  # wall-clock time of the decision; with replies from a cache, as long as they took when made
+    failure: str | None = None  # kind of failure of a model call that the decision had to do without
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +85,8 @@ class Controller(ABC):
     optional: tuple[str, ...] = ()  # signals that it looks at where they are there
     features: FeatureSpec | None = None  # what it wants as `Observation.features`
     privileged: bool = False  # wants `Observation.hindsight`
+    reads_text: bool = False  # wants `Observation.run`
+    guides: bool = False  # its message at an intervention is guidance for the agent, else a reason for people
     _seed: int = 0
 
     def copy(self) -> "Controller":
@@ -89,6 +104,11 @@ class Controller(ABC):
     def reset(self, seed: int = 0) -> None:
         """Forget the last run and start another one under `seed`."""
         self._seed = seed
+
+    @property
+    def described(self) -> Mapping[str, Any]:
+        """What result rows say of it beside its name and kind, JSON-able: its model and the versions of its prompts."""
+        return {}
 
     @abstractmethod
     def distribution(self, observation: Observation) -> tuple[Distribution, str | None]:

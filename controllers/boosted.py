@@ -67,21 +67,17 @@ class Boosted(Thresholded):
     def _check(self, columns: int) -> None:
         """Refuse arrays that would lead astray, or round in circles."""
         arrays = self.weights
-        count, root = len(arrays["value"]), arrays["root"]
-        index = np.arange(count)
+        count, root = arrays["value"].size, arrays["root"]
         left, right = arrays["left"], arrays["right"]
-        leaf = (left == index) & (right == index)
+        shapes = {name: (count,) for name in NODES} | {"root": (root.size,), "action": (root.size,), "base": (3,)}
         sound = (
-            all(arrays[name].shape == (count,) for name in NODES)
-            and arrays["base"].shape == (3,)
-            and root.ndim == 1
-            and arrays["action"].shape == root.shape
+            all(arrays[name].shape == shape for name, shape in shapes.items())
             and _within(root, count)
             and _within(arrays["action"], 3)
             and _within(arrays["feature"], columns)
             and _within(left, count)
             and _within(right, count)
-            and bool((leaf | ((left > index) & (right > index))).all())  # downwards only
+            and _downwards(left, right)
             and bool((arrays["base"] > -np.inf).any())
         )
         if not sound:
@@ -133,6 +129,12 @@ def tree_scores(arrays: Mapping[str, NDArray[Any]], columns: Floats) -> Floats:
     added = arrays["value"][node]
     sums = [added[:, arrays["action"] == action].sum(axis=1) for action in range(len(arrays["base"]))]
     return arrays["base"] + np.column_stack(sums)
+
+
+def _downwards(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    """Whether every node is a leaf, which goes to itself, or goes on to later nodes: no walk is endless."""
+    index = np.arange(len(left))
+    return bool((((left == index) & (right == index)) | ((left > index) & (right > index))).all())
 
 
 def _within(indices: NDArray[Any], count: int) -> bool:

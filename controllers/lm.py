@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from stopwise.controllers.base import Controller, Distribution, Legal, Observation, check_number
 from stopwise.controllers.rendering import RenderingSpec, RowStream, Tokens, context_start
+from stopwise.controllers.thresholded import intervene_share
 from stopwise.data.errors import DataError
 from stopwise.data.records import Action
 
@@ -107,14 +108,16 @@ class SmallLM(Controller):
             self.prepare()
             if self._stream is None:
                 self._stream = RowStream(self._scorer.tokens)
-            self._rows.append(self._stream.push(row))
-            self._logits = self._read()
+            # what a row holds does not depend on how the run got there: steps that were jumped over are read too
+            fresh = [self._stream.push(one) for one in (*observation.passed, row)]
+            self._rows += fresh
+            self._logits = self._read(len(fresh))
             self._turn = row.t
         most = self.rendering.interventions
-        probabilities = softmax(self._logits[min(observation.interventions, most)])
+        logits = self._logits[min(observation.interventions, most)].copy()
         if observation.interventions >= most:  # it never learned what intervening brings there
-            probabilities[Action.INTERVENE] = 0.0
-            probabilities /= probabilities.sum()
+            logits[Action.INTERVENE] = -np.inf
+        probabilities = softmax(logits)
         stop, nudge = probabilities[Action.STOP], probabilities[Action.INTERVENE]
         return probabilities, f"probability of stop {stop:.2f}, of intervening {nudge:.2f}"
 
@@ -122,15 +125,15 @@ class SmallLM(Controller):
         """Stop from its threshold on, else intervene from its own on, else go on where that is legal."""
         return choose_by_thresholds(probabilities, legal, self.threshold, self.intervene_threshold)
 
-    def _read(self) -> NDArray[np.float64]:
-        """Logits at the last row's ask tokens, of what has been read so far or of a context begun anew."""
+    def _read(self, fresh: int) -> NDArray[np.float64]:
+        """Logits at the last row's ask tokens: `fresh` rows are read on, or a context is begun anew."""
         last = len(self._rows) - 1
         start = context_start(last, self.rendering.context_rows)
         if self._reading is None or self._reading.start != start:
             self._reading = self._scorer.begin(start)
             new = self._rows[start:]
         else:
-            new = self._rows[-1:]
+            new = self._rows[-fresh:]
         return self._scorer.append(self._reading, [token for row in new for token in row])
 
     @property
@@ -149,10 +152,8 @@ def choose_by_thresholds(probabilities: Distribution, legal: Legal, stop: float,
     """Stop if its probability reaches `stop`; else intervene if its share of the rest reaches `intervene`."""
     if legal[Action.STOP] and (probabilities[Action.STOP] >= stop or legal.sum() == 1):
         return Action.STOP
-    nudge, rest = probabilities[Action.INTERVENE], 1.0 - probabilities[Action.STOP]
-    if legal[Action.INTERVENE] and nudge >= intervene * rest:
-        return Action.INTERVENE
-    return Action.CONTINUE
+    nudges = legal[Action.INTERVENE] and intervene_share(probabilities) >= intervene
+    return Action.INTERVENE if nudges else Action.CONTINUE
 
 
 @dataclass

@@ -114,8 +114,7 @@ class Tokens:
         symbols = "\n0123456789+-=_" + ASKS[: spec.interventions + 1]
         self._ids = {symbol: _single(symbol, encode) for symbol in symbols}
         self.actions = tuple(_single(action, encode) for action in ACTIONS)
-        doubled = len(set(self._ids.values())) < len(self._ids) or len(set(self.actions)) < len(self.actions)
-        if doubled:
+        if len({*self._ids.values(), *self.actions}) < len(self._ids) + len(self.actions):
             raise UsageError("rendering: two symbols are the same token of this tokenizer; name another base model")
 
     def row(self, t: int, values: Sequence[float], before: Sequence[float] | None) -> list[int]:
@@ -124,13 +123,15 @@ class Tokens:
 
     def run(self, values: NDArray[np.float64]) -> list[int]:
         """Ids of all rows of a run, without the header; `values` (T, S), NaN for null."""
-        rows = [self.row(t + 1, value, values[t - 1] if t else None) for t, value in enumerate(values)]
-        return [token for row in rows for token in row]
+        return self._rows(values, 0, len(values))
 
     def context(self, values: NDArray[np.float64], start: int, stop: int) -> list[int]:
         """Header and rows ``start`` to ``stop`` (exclusive, from 0) of a run with `values` (T, S)."""
-        size = self.spec.row_tokens
-        return self.header + self.run(values[:stop])[start * size :]
+        return self.header + self._rows(values, start, stop)
+
+    def _rows(self, values: NDArray[np.float64], start: int, stop: int) -> list[int]:
+        rows = [self.row(t + 1, values[t], values[t - 1] if t else None) for t in range(start, stop)]
+        return [token for row in rows for token in row]
 
     def as_asked(self, ids: Sequence[int]) -> list[int]:
         """Rows as they are read, of rows in which answers stand in the place of the ask tokens that they answer."""

@@ -2,10 +2,13 @@
 
 import hashlib
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from stopwise.controllers.base import Controller, Decision, Hindsight, Observation
+import numpy as np
+from numpy.typing import NDArray
+
+from stopwise.controllers.base import Controller, Decision, Hindsight, Observation, RunSoFar
 from stopwise.controllers.guards import Guards
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
@@ -22,8 +25,9 @@ class Counts:
     calls: int = 0  # model calls of the controller
     tokens: int = 0
     seconds: float = 0.0  # wall-clock time of all decisions
-    failures: int = 0  # decisions that failed and became continue
+    failures: int = 0  # decisions that failed and became continue, or did without a model's reply that failed
     last_failure: str | None = None
+    failure_kinds: dict[str, int] = field(default_factory=dict)  # of these failures
 
 
 class ControlSession:
@@ -61,13 +65,30 @@ class ControlSession:
         self.controller.reset(seed)
         self.counts = Counts()
         self._since_intervention: int | None = None
+        self._actions: list[Action] = []  # carried out
         spec = self.controller.features
         self._builder = FeatureBuilder(spec) if spec is not None else None
 
     def decide(
-        self, row: SignalRow, hindsight: Hindsight | None = None, *, can_intervene: bool | None = None
+        self,
+        row: SignalRow,
+        hindsight: Hindsight | None = None,
+        *,
+        can_intervene: bool | None = None,
+        features: NDArray[np.float64] | None = None,
+        passed: tuple[SignalRow, ...] = (),
+        run: RunSoFar | None = None,
     ) -> Decision:
-        """Decide after a search step, and count; `can_intervene` may rule interventions out for this step alone."""
+        """Decide after a search step, and count.
+
+        Args:
+            row: the signals of the step.
+            hindsight: where it is known; handed to privileged controllers only.
+            can_intervene: False rules interventions out for this step alone.
+            features: of this step, where a replay that jumps knows them; None: of the rows that were decided on.
+            passed: the log's steps that an intervention jumped over since the last decision, in a replay.
+            run: the texts so far; handed only to controllers that read them, so that no other can be steered by them.
+        """
         started = time.perf_counter()
         counts = self.counts
         if self._since_intervention is not None:
@@ -81,22 +102,27 @@ class ControlSession:
         try:
             observation = Observation(
                 row=row,
-                features=self._builder.push(row) if self._builder is not None else None,
+                features=self._builder.push(row) if features is None and self._builder is not None else features,
                 legal=legal,
                 interventions=counts.interventions,
                 since_intervention=self._since_intervention,
                 hindsight=hindsight if self.controller.privileged else None,
+                actions=tuple(self._actions),
+                passed=passed,
+                run=run if self.controller.reads_text else None,
             )
             decision = self.controller.decide(observation)
         except Exception as error:
             if not self._fail_open:
                 raise
-            counts.failures += 1
-            counts.last_failure = f"{type(error).__name__}: {error}"
+            self._failed(type(error).__name__, f"{type(error).__name__}: {error}")
             mildest = Action(int(legal.argmax()))
             shares = (float(mildest == 0), float(mildest == 1), float(mildest == 2))
             decision = Decision(mildest, shares, f"controller failed and was passed over ({counts.last_failure})")
-        seconds = time.perf_counter() - started
+        if decision.cost.failure is not None:
+            self._failed(decision.cost.failure, decision.message or decision.cost.failure)
+        # a reply from a cache took longer when it was made: what a controller costs must not depend on a cache
+        seconds = max(time.perf_counter() - started, decision.cost.seconds)
         decision = replace(decision, cost=replace(decision.cost, seconds=seconds), proposed=decision.action)
         if self._mode == "monitor":
             decision = replace(decision, action=Action.CONTINUE)
@@ -104,10 +130,16 @@ class ControlSession:
         counts.calls += decision.cost.calls
         counts.tokens += decision.cost.tokens
         counts.seconds += seconds
+        self._actions.append(decision.action)
         if decision.action is Action.INTERVENE:
             counts.interventions += 1
             self._since_intervention = 0
         return decision
+
+    def _failed(self, kind: str, message: str) -> None:
+        self.counts.failures += 1
+        self.counts.last_failure = message
+        self.counts.failure_kinds[kind] = self.counts.failure_kinds.get(kind, 0) + 1
 
 
 def run_seed(seed: int, trajectory_id: str) -> int:

@@ -64,7 +64,16 @@ def check_file_target(target: Path) -> None:
 
 # what runs and packages consist of: a new one may lack a file of these that the earlier one had
 _RESULT_FILES = frozenset(
-    {"manifest.json", "weights.safetensors", "README.md", "result.json", "config.yaml", "uplift.json"}
+    {
+        "manifest.json",
+        "weights.safetensors",
+        "README.md",
+        "result.json",
+        "config.yaml",
+        "uplift.json",
+        "success.faiss",
+        "failure.faiss",
+    }
 )
 
 

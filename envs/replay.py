@@ -66,6 +66,16 @@ class _Course:
         return cls(table, built, recall, values.gain_next, values.stop_value, values.end_value, reward)
 
     @cached_property
+    def _built(self) -> dict[FeatureSpec, Floats]:
+        return {}
+
+    def built(self, spec: FeatureSpec) -> Floats:
+        """Features (N, F) by another spec, computed once."""
+        if spec not in self._built:
+            self._built[spec] = build_features(self.table, spec)
+        return self._built[spec]
+
+    @cached_property
     def hindsight(self) -> tuple[Floats, Floats]:
         """Values of stopping and continuing in hindsight, shape (N,) each."""
         return hindsight_values(self.table, self.reward)
@@ -138,6 +148,19 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         """The signals of the current step, for controllers of this package; a copy."""
         return self._course.table.row(self._current)
 
+    def features_by(self, spec: FeatureSpec) -> Floats:
+        """A controller's features at the current step, shape (F,), NaN for null: of all the log's steps up to here.
+
+        An intervention may have jumped over some of them, or stayed at one: what is seen at a step does not depend on
+        how the run got there.
+        """
+        return self._course.built(spec)[self._current].copy()
+
+    @property
+    def passed_over(self) -> tuple[SignalRow, ...]:
+        """The log's search steps that the last intervention jumped over, in order; copies."""
+        return tuple(self._course.table.row(row) for row in self._passed)
+
     @property
     def can_intervene(self) -> bool:
         """Whether intervening has an outcome at the current step."""
@@ -172,6 +195,7 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         self._index = int(chosen)
         self._row = int(self.table.offsets[self._index])
         self._searches: float = 1
+        self._passed = range(0)
         self._interventions = 0
         self._since: int | None = None
         return self._observe(), self._info({}, None, None)
@@ -191,6 +215,7 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
             done = Action.CONTINUE
         terms = {"controller": -self.reward.controller}
         ended_by: str | None = None
+        self._passed = range(0)
         if done is Action.INTERVENE:
             terms["intervention"] = -self.reward.intervention
             self._interventions += 1
@@ -232,6 +257,7 @@ class ReplayEnv(gymnasium.Env[Vector, np.int64]):
         before = self._course.recall[row]
         if table is not None:
             self._course, self._index = _Course.of(table, self._spec, self.reward), 0
+        self._passed = range(row + 1, target) if table is None else range(0)
         self._row = target
         terms["recall"] = self.reward.recall * float(self._course.recall[target] - before)
         self._searched(terms)

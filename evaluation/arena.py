@@ -139,7 +139,7 @@ class ArenaBenchmark:
         package = place.with_suffix(".policy")
         write_package(package, PolicyPackage(arm.arm.name, arm.arm.controller, arm.arm.guards, self._info))
         choice = ControllerChoice(policy=str(package))
-        return Control(replace(self._config, controller=choice, rethinker=arm.rethinker))
+        return Control(replace(self._config, controller=choice, rethinker=arm.rethinker), arm.arm.controller)
 
 
 def arena_rows(
@@ -175,6 +175,7 @@ def arena_rows(
             continue
         never = isinstance(controller, NeverStop)
         outcomes = baseline if never else outcomes_of(bench.run(arm), reward)
+        head |= controller.described  # after the runs: by then it is known under which name a model answers
         rows.append(head | layout(outcomes, baseline, questions, seed=seed, margin=margin))
         for kind, table in apart.items():
             chosen = np.flatnonzero(kinds == kind)
@@ -216,6 +217,7 @@ def outcomes_of(arm: ArmRuns, reward: Reward) -> list[RunOutcome]:
                 calls=counts.calls,
                 tokens=counts.tokens,
                 decisions=counts.decisions,
+                failures=counts.failure_kinds,
             )
         )
     return outcomes

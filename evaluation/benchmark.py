@@ -1,6 +1,7 @@
 """The benchmark table: controllers on the same held-out runs, each against never_stop, paired by question."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from stopwise.controllers.baselines import NeverStop
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.oracle import Oracle
 from stopwise.data.errors import DataError, UsageError
+from stopwise.data.records import Trajectory
 from stopwise.envs.replay import ReplayEnv
 from stopwise.evaluation.rollout import RunOutcome, rollout
 from stopwise.evaluation.statistics import compare, power_of, question_means
@@ -52,8 +54,23 @@ def missing_signal(table: SignalTable, controller: Controller) -> str | None:
     return None
 
 
+def missing_texts(env: ReplayEnv, controller: Controller, logs: Mapping[str, Trajectory] | None) -> str | None:
+    """Why a controller that reads texts is not applicable, or None."""
+    if not controller.reads_text:
+        return None
+    if logs is None:
+        return "no texts: a signal table has none; name the logs that it was computed from as `logs`"
+    return "no texts: intervention retrieve rewrites the runs" if env.intervention.name == "retrieve" else None
+
+
 def benchmark(
-    env: ReplayEnv, arms: Sequence[Arm], *, seed: int = 0, margin: float = 0.01, privileged: bool = False
+    env: ReplayEnv,
+    arms: Sequence[Arm],
+    *,
+    seed: int = 0,
+    margin: float = 0.01,
+    privileged: bool = False,
+    logs: Mapping[str, Trajectory] | None = None,
 ) -> list[dict[str, Any]]:
     """Run every arm over every run of an environment and lay out the rows.
 
@@ -65,6 +82,7 @@ def benchmark(
         seed: of random controllers, of the bootstrap and of the permutation test.
         margin: recall that an arm may lose and still be called not inferior.
         privileged: allow features from coverage by gold.
+        logs: the runs' own texts by trajectory id, for controllers that read them.
 
     Returns:
         JSON-able rows in the order of `arms`; one that does not apply has ``not_applicable`` instead of figures.
@@ -90,6 +108,7 @@ def benchmark(
         if arm.origin is not None:
             head["policy"] = arm.origin
         reason = arm.not_applicable or missing_signal(table, arm.controller)
+        reason = reason or missing_texts(env, arm.controller, logs)
         if reason is None and arm.controller.privileged and not table.has_gold.any():
             reason = "no gold: hindsight does not know what a search brought"
         if reason is not None:
@@ -98,7 +117,8 @@ def benchmark(
         if arm.controller.features is not None:
             check_privilege(arm.controller.features, table.info.config, privileged=privileged)
         never = isinstance(arm.controller, NeverStop)
-        outcomes = baseline if never else rollout(env, arm.controller, arm.guards, seed=seed)
+        outcomes = baseline if never else rollout(env, arm.controller, arm.guards, seed=seed, logs=logs)
+        head |= arm.controller.described  # after the runs: by then it is known under which name a model answers
         row = layout(outcomes, baseline, questions, seed=seed, margin=margin)
         saved = full["searches"] - row["searches"]
         row["oracle_saving_share"] = _share(saved, full["searches"] - bound["searches"])
@@ -117,6 +137,7 @@ def layout(
     """One row: an arm's figures, and against the same runs under never_stop (null for that itself)."""
     figures, full = summarise(outcomes, questions), summarise(baseline, questions)
     figures["saving"] = _share(full["searches"] - figures["searches"], full["searches"])
+    figures["controller_seconds"] = sum(run.seconds for run in outcomes) / len(outcomes)  # a run
     versus = None if outcomes is baseline else against(outcomes, baseline, questions, seed, margin)
     return figures | {"versus_never_stop": versus}
 
@@ -151,6 +172,7 @@ def summarise(outcomes: Sequence[RunOutcome], questions: NDArray[np.int64]) -> d
         "return": _mean(arrays["return"], questions),
         "controller_calls": _mean(arrays["calls"], questions),
         "controller_tokens": _mean(arrays["tokens"], questions),
+        "controller_failures": dict(sum((Counter(run.failures) for run in outcomes), Counter())),
         "milliseconds_a_decision": 1e3 * sum(run.seconds for run in outcomes) / decisions if decisions else None,
     }
 

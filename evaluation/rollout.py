@@ -1,10 +1,13 @@
 """Running a controller over logged runs, one outcome a run."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
-from stopwise.controllers.base import Controller
+from stopwise.controllers.base import Controller, RunSoFar
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.session import ControlSession, Counts, run_seed
+from stopwise.data.errors import DataError
+from stopwise.data.records import Trajectory
 from stopwise.envs.replay import ReplayEnv, RunEnd, end_of_log
 from stopwise.envs.rewards import run_values
 from stopwise.signals.table import SignalTable
@@ -30,12 +33,30 @@ class RunOutcome:
     calls: int  # model calls of the controller
     tokens: int
     decisions: int
+    failures: Mapping[str, int] = field(default_factory=dict)  # decisions that had to do without a reply, by kind
 
 
-def rollout(env: ReplayEnv, controller: Controller, guards: Guards, *, seed: int = 0) -> list[RunOutcome]:
+def rollout(
+    env: ReplayEnv,
+    controller: Controller,
+    guards: Guards,
+    *,
+    seed: int = 0,
+    logs: Mapping[str, Trajectory] | None = None,
+) -> list[RunOutcome]:
     """Run a controller over every run of an environment, those without a decision included.
 
     The seed of each run comes from its id, so that every controller meets the same random numbers.
+
+    Args:
+        env: the runs.
+        controller: what decides.
+        guards: its limits.
+        seed: of the evaluation.
+        logs: the runs' own texts by trajectory id, for a controller that reads them.
+
+    Raises:
+        DataError: the logs lack a run.
     """
     session = ControlSession(controller, guards, can_intervene=env.intervention.available)
     table = env.table
@@ -53,7 +74,18 @@ def rollout(env: ReplayEnv, controller: Controller, guards: Guards, *, seed: int
         value, over = 0.0, False
         while not over:
             hindsight = env.hindsight if controller.privileged else None
-            decision = session.decide(env.signal_row, hindsight, can_intervene=env.can_intervene)
+            run = _texts(logs, episode.id, info["t"]) if logs is not None and controller.reads_text else None
+            # after an intervention the rows decided on are no longer all rows of the log up to here
+            spec = controller.features if info["interventions"] else None
+            features = None if spec is None else env.features_by(spec)
+            decision = session.decide(
+                env.signal_row,
+                hindsight,
+                can_intervene=env.can_intervene,
+                features=features,
+                passed=env.passed_over,
+                run=run,
+            )
             _, reward, terminated, truncated, info = env.step(int(decision.action))
             value += reward
             over = terminated or truncated
@@ -88,7 +120,17 @@ def _outcome(
         calls=counts.calls,
         tokens=counts.tokens,
         decisions=counts.decisions,
+        failures=counts.failure_kinds,
     )
+
+
+def _texts(logs: Mapping[str, Trajectory], name: str, t: int) -> RunSoFar:
+    """What a logged run had shown after its `t`-th search."""
+    if name not in logs:
+        raise DataError(f"logs: have no run {name!r}; give the logs that the signal table was computed from")
+    run = logs[name]
+    position = [index for index, step in enumerate(run.steps) if step.kind == "search"][t - 1]
+    return RunSoFar(run.question, run.steps[: position + 1], run.question_id)
 
 
 def _first_recall(table: SignalTable, index: int) -> float:

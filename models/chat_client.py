@@ -142,14 +142,17 @@ class ChatClient:
 
         Raises:
             ChatFailure: no reply, or none that could be read (``no JSON in reply``, ``wrong schema``,
-                ``wrong answer``).
+                ``wrong answer``); its usage and attempts are those of all calls that were made in vain.
             BudgetSpent: it would cost more than there is.
         """
         if self.abilities.structured != "none":
             request = replace(request, schema=schema_of(kind))
         replies: list[ChatReply] = []
         while True:
-            replies.append(self.complete(request, purpose))
+            try:
+                replies.append(self.complete(request, purpose))
+            except ChatFailure as failure:
+                raise _in_vain(failure, str(failure), replies) from failure
             try:
                 answer = read_answer(replies[-1].text, kind)
                 problem = None if check is None else check(answer)
@@ -158,7 +161,7 @@ class ChatClient:
                 return Asked(answer, tuple(replies))
             except ChatFailure as failure:
                 if len(replies) >= self._tries:
-                    raise ChatFailure(failure.kind, f"{self.id}: {failure}") from failure
+                    raise _in_vain(failure, f"{self.id}: {failure}", replies) from failure
                 told = Message("user", REPAIR.format(problem=failure))
                 said = Message("assistant", replies[-1].text)
                 request = replace(request, messages=(*request.messages, said, told))
@@ -187,3 +190,9 @@ class ChatClient:
                     reply.usage,
                     reply.attempts,
                 )
+
+
+def _in_vain(failure: ChatFailure, message: str, replies: Sequence[ChatReply]) -> ChatFailure:
+    """The failure of a whole request for an answer, with what the replies before it cost."""
+    usage = sum((reply.usage for reply in replies), failure.usage)
+    return ChatFailure(failure.kind, message, usage, failure.attempts + sum(reply.attempts for reply in replies))

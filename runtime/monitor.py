@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from stopwise.controllers.base import Cost
+from stopwise.controllers.base import Cost, RunSoFar
 from stopwise.controllers.session import ControlSession, Counts
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action, Document, Logprobs, Step, StepKind
@@ -37,9 +37,11 @@ class Advice:
 class Monitor:
     """Watches one run of an agent; made by `Policy.monitor`. Not for several threads at once."""
 
-    def __init__(self, tracker: SignalTracker, session: ControlSession, *, fail_open: bool) -> None:
-        """Put a tracker and a session together."""
+    def __init__(self, tracker: SignalTracker, session: ControlSession, *, fail_open: bool, question: str = "") -> None:
+        """Put a tracker and a session together; `question` is for controllers that read texts."""
         self._tracker = tracker
+        self._question = question
+        self._steps: list[Step] = []  # kept for controllers that read texts
         self._session = session
         self._fail_open = fail_open
         self._t = 0
@@ -96,6 +98,9 @@ class Monitor:
     def observe_step(self, step: Step) -> Advice | None:
         """Take in a recorded step; returns a decision if it is a search step, else None."""
         self._t += step.kind == "search"
+        reads_text = self._session.controller.reads_text
+        if reads_text:
+            self._steps.append(step)
         try:
             row = self._tracker.observe(step)
         except Exception as failure:
@@ -106,7 +111,8 @@ class Monitor:
             row = SignalRow(self._t, {}, {}) if step.kind == "search" else None
         if row is None:
             return None
-        decision = self._session.decide(row)
+        run = RunSoFar(self._question, tuple(self._steps)) if reads_text else None
+        decision = self._session.decide(row, run=run)
         return Advice(
             action=decision.action,
             message=decision.message,

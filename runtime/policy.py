@@ -5,10 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
+from stopwise.controllers.kinds import connect
+from stopwise.controllers.memory.entries import Recall
 from stopwise.controllers.package import PolicyPackage, read_package
 from stopwise.controllers.session import ControlSession
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Criterion
+from stopwise.models.chat_client import ChatClient
 from stopwise.models.encoders import Encoder
 from stopwise.runtime.monitor import Monitor
 from stopwise.signals.definitions import BY_NAME, with_prerequisites
@@ -19,7 +22,13 @@ class Policy:
     """A loaded policy: shared by all runs of an agent; `monitor` starts one run."""
 
     def __init__(
-        self, package: PolicyPackage, *, encoder: Encoder | None = None, cache: Path | str = ":memory:"
+        self,
+        package: PolicyPackage,
+        *,
+        encoder: Encoder | None = None,
+        cache: Path | str = ":memory:",
+        llm: ChatClient | None = None,
+        memory: Recall | None = None,
     ) -> None:
         """Wrap a package.
 
@@ -28,13 +37,16 @@ class Policy:
             encoder: the agent's own encoder, which must be the one the policy was trained with; None loads that one
                 when the first monitor needs it.
             cache: embedding cache; in memory by default.
+            llm: the language model that a prompted controller asks; see `stopwise.models.chat_config.open_chat`.
+            memory: the experience memory that the slow monitor of `ds_mcm` asks.
 
         Raises:
-            UsageError: the controller needs hindsight.
+            UsageError: the controller needs hindsight, or asks a model or a memory that is not given.
             DataError: the policy was trained with another encoder.
         """
         if package.controller.privileged:
             raise UsageError(f"policy {package.name}: needs hindsight, which a live agent does not have")
+        connect(package.controller, llm, memory)
         self.package = package
         self._cache = cache
         self._encoder = _rounded(encoder, cache) if encoder is not None else None
@@ -124,16 +136,24 @@ class Policy:
             fail_open=fail_open,
         )
         session.begin(seed)
-        return Monitor(tracker, session, fail_open=fail_open)
+        return Monitor(tracker, session, fail_open=fail_open, question=question)
 
 
-def load(folder: Path | str, *, encoder: Encoder | None = None, cache: Path | str = ":memory:") -> Policy:
+def load(
+    folder: Path | str,
+    *,
+    encoder: Encoder | None = None,
+    cache: Path | str = ":memory:",
+    llm: ChatClient | None = None,
+    memory: Recall | None = None,
+) -> Policy:
     """Load a policy package; see `Policy`.
 
     Raises:
+        UsageError: its controller asks a model or a memory that is not given.
         DataError: the package is damaged, of another schema, or was trained with another encoder.
     """
-    return Policy(read_package(Path(folder)), encoder=encoder, cache=cache)
+    return Policy(read_package(Path(folder)), encoder=encoder, cache=cache, llm=llm, memory=memory)
 
 
 def _rounded(encoder: Encoder, cache: Path | str) -> Encoder:

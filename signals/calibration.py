@@ -18,6 +18,8 @@ class Calibration:
     intercept: float  # b in eq. 6, nats
     sigma: float  # standard deviation of the residuals it was fitted on, nats
     steps: int  # number of steps it was fitted on
+    re_mean: float | None = None  # of RE on these steps, nats: what the ablation without SE compares with
+    re_sigma: float | None = None  # standard deviation of RE on these steps, nats
 
     def residual(self, searching_entropy: float, reasoning_entropy: float) -> float:
         """Eq. 7: RE - (a SE + b), in nats."""
@@ -47,4 +49,6 @@ def fit_calibration(searching: NDArray[np.float64], reasoning: NDArray[np.float6
     slope = max(0.0, float((spread * (reasoning - reasoning.mean())).sum()) / variance) if varies else 0.0
     intercept = float(reasoning.mean() - slope * searching.mean())
     residuals = reasoning - (slope * searching + intercept)
-    return Calibration(slope, intercept, float(residuals.std()), len(searching))
+    return Calibration(
+        slope, intercept, float(residuals.std()), len(searching), float(reasoning.mean()), float(reasoning.std())
+    )

@@ -89,7 +89,7 @@ def compute_table(
             if bounds is not None:
                 config, fitted = replace(config, coverage=bounds), [*fitted, "coverage"]
     if calibrations is None:
-        calibrations = _fit_calibrations(logs, config, encoder, embed) if "residual" in wanted else {}
+        calibrations = _fit_calibrations(logs, config, encoder, embed) if wanted & {"residual", "RE_z"} else {}
         fitted += ["calibrations"] if calibrations else []
 
     runs: list[tuple[Episode, Sequence[SignalRow], NDArray[np.float64]]] = []

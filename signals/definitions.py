@@ -37,10 +37,12 @@ DEFINITIONS: tuple[SignalDefinition, ...] = (
     SignalDefinition("steps_since_new", "search steps since the last new document", ("ids",), "stopwise"),
     SignalDefinition("score_top", "best retrieval score of the step", ("scores",), "stopwise"),
     SignalDefinition("score_gap", "best minus worst retrieval score", ("scores",), "stopwise"),
+    SignalDefinition("RE_z", "RE in units of its spread on successful runs", ("logprobs",), "DS-MCM 4.3 (without SE)"),
 )
 
 BY_NAME = {definition.name: definition for definition in DEFINITIONS}
-SIGNALS: tuple[str, ...] = tuple(BY_NAME)
+ABLATIONS = ("RE_z",)  # computed only where it is asked for
+SIGNALS: tuple[str, ...] = tuple(name for name in BY_NAME if name not in ABLATIONS)
 PAPER_SIGNALS = ("SE", "RE", "residual", "Nov", "Cov", "Div", "Sim")
 
 # Why a value is missing; position 0 means that it is there. The order is part of the table's file format.

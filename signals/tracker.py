@@ -224,11 +224,15 @@ class SignalTracker:
     def _reasoning(self, row: "_Row", step: Step, se: tuple[float | None, str | None]) -> None:
         value, reason = reasoning_entropy(step.logprobs)
         if value is None or step.logprobs is None:
-            row.null_all(("RE", "residual", "residual_z"), reason or "no logprobs")
+            row.null_all(("RE", "residual", "residual_z", "RE_z"), reason or "no logprobs")
             return
         row.put("RE", value)
         paired, reason = self._previous_se if self._config.pairing == "read_docs" else se
         calibration = self._calibrations.get((self._agent, step.logprobs.source))
+        if calibration is None or calibration.re_mean is None or not calibration.re_sigma:
+            row.null("RE_z", "not calibrated")
+        else:
+            row.put("RE_z", (value - calibration.re_mean) / calibration.re_sigma)
         if paired is None:
             row.null_all(("residual", "residual_z"), reason or "no documents")
         elif calibration is None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from stopwise.controllers.base import Controller, check_number
 from stopwise.controllers.boosted import Boosted, Privileged
 from stopwise.controllers.guards import Guards
-from stopwise.controllers.kinds import LEARNED, RULES, make_rule
+from stopwise.controllers.kinds import LEARNED, RULES, asks_model, make_rule
 from stopwise.controllers.logistic import Logistic, design_matrix
 from stopwise.controllers.package import PolicyPackage
 from stopwise.data.errors import DataError, UsageError
@@ -27,6 +27,7 @@ from stopwise.envs.rewards import Reward
 from stopwise.envs.uplift import Uplift, read_fit
 from stopwise.evaluation.benchmark import missing_signal, summarise
 from stopwise.evaluation.rollout import rollout
+from stopwise.models.chat_config import ChatConfig, open_chat
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
 from stopwise.signals.table import SignalTable
 from stopwise.train.action_targets import action_targets, branch_targets
@@ -66,6 +67,7 @@ class TrainConfig:
     objective: Objective = Objective()
     privileged: bool = False  # allow coverage by gold as a feature: an upper bound, no policy
     seed: int = 0
+    llm: ChatConfig | None = None  # of a rule that asks a language model
 
     def __post_init__(self) -> None:
         check_number("seed", self.seed, low=0, whole=True)
@@ -169,6 +171,7 @@ def train(config: TrainConfig, table: SignalTable) -> tuple[PolicyPackage, dict[
         "validation": {key: value for key, value in figures.items() if key != "milliseconds_a_decision"},
         "questions": record["questions"],
         "seed": config.seed,
+        **controller.described,
     }
     package = PolicyPackage(config.name or config.kind, controller, config.guards, table.info, training)
     return package, record
@@ -305,10 +308,17 @@ def _spread(fit: LogisticFit, columns: NDArray[np.int64], count: int) -> dict[st
 def _tune(config: TrainConfig, env: ReplayEnv) -> tuple[Controller, list[dict[str, Any]]]:
     if config.features is not None:
         raise UsageError(f"train: {config.kind} is a rule and takes no features; leave the key out")
-    reason = missing_signal(env.table, make_rule(config.kind, config.params))
+    rule = make_rule(config.kind, config.params)
+    if rule.reads_text:
+        raise UsageError(f"train: {config.kind} reads texts, which a signal table does not have; run it in a benchmark")
+    if asks_model(rule) != (config.llm is not None):
+        told = "asks a language model; name one under" if asks_model(rule) else "asks no language model; leave out"
+        raise UsageError(f"train: {config.kind} {told} `llm`")
+    client = None if config.llm is None else open_chat(config.llm)
+    reason = missing_signal(env.table, rule)
     if reason is not None:
         raise DataError(f"train: {config.kind} is not applicable to these logs: {reason}")
-    return tune_rule(config.kind, config.params, config.grid, env, config.guards, config.objective, config.seed)
+    return tune_rule(config.kind, config.params, config.grid, env, config.guards, config.objective, config.seed, client)
 
 
 def run_folder(folder: Path) -> Path:

@@ -58,6 +58,7 @@ def fit_trees(columns: Floats, values: Floats, rounds: int, options: TreeOptions
         early_stopping=False,  # pyright: ignore[reportArgumentType]
         random_state=seed,
     )
+    columns[:, np.isnan(columns).all(axis=0)] = 0.0  # never there: no split is on it, and scikit-learn cannot bin it
     with one_thread_if_small(len(columns)):
         model.fit(columns, label, sample_weight=weight)
         arrays = _arrays(model, actions)

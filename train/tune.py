@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from stopwise.controllers.base import Controller
 from stopwise.controllers.guards import Guards
-from stopwise.controllers.kinds import make_rule
+from stopwise.controllers.kinds import connect, make_rule
 from stopwise.controllers.thresholded import intervene_share
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
@@ -21,6 +21,7 @@ from stopwise.envs.rewards import Reward, run_values
 from stopwise.evaluation.benchmark import summarise
 from stopwise.evaluation.rollout import rollout
 from stopwise.evaluation.statistics import question_means
+from stopwise.models.chat_client import ChatClient
 from stopwise.signals.table import SignalTable
 
 Floats = NDArray[np.float64]
@@ -223,8 +224,11 @@ def tune_rule(
     guards: Guards,
     objective: Objective,
     seed: int,
+    client: ChatClient | None = None,
 ) -> tuple[Controller, list[dict[str, Any]]]:
     """The rule whose parameters are best on an environment's runs, and what each combination gave.
+
+    A rule that asks a language model asks `client`.
 
     Raises:
         UsageError: a parameter is unknown, a value is not allowed or a list of candidates is empty; or no combination
@@ -237,6 +241,7 @@ def tune_rule(
     tried = []
     for combination in combinations:
         controller = make_rule(kind, {**params, **combination})
+        connect(controller, client)
         figures = summarise(rollout(env, controller, guards, seed=seed), env.table.question_codes)
         tried.append({"params": combination} | {key: figures[key] for key in ("return", "recall", "searches")})
     returns, recalls, searches = (
@@ -244,4 +249,6 @@ def tune_rule(
         for key in ("return", "recall", "searches")
     )
     best = objective.best(returns, recalls, searches, full_recall(env.table))
-    return make_rule(kind, {**params, **combinations[best]}), tried
+    chosen = make_rule(kind, {**params, **combinations[best]})
+    connect(chosen, client)
+    return chosen, tried

@@ -125,7 +125,8 @@ def _prepare(
     """Embed the corpus once, for all groups, workers and resumed calls."""
     if config.retriever == "dense" and not (out / INDEX).exists():
         report("embedding documents", 0, 1)
-        DenseRetriever.build(read_corpus(Path(config.corpus)), make_encoder(config.encoder)).save(out / INDEX)
+        encoder = make_encoder(config.encoder)
+        DenseRetriever.build(read_corpus(Path(config.corpus)), encoder, config.backend).save(out / INDEX)
         report("embedding documents", 1, 1)
     if config.controller is not None and Control(config).embeds:
         store = CachedEncoder(make_encoder(config.encoder), out / EMBEDDINGS)

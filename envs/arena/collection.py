@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from stopwise.controllers.guards import Guards
+from stopwise.controllers.kinds import asks_model, make_rule
 from stopwise.data.corpus import Query, read_queries
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.splits import split_of
@@ -13,6 +14,7 @@ from stopwise.envs.arena.kinds import KINDS
 from stopwise.envs.arena.plan_write_agent import PlanWriteConfig
 from stopwise.envs.arena.population import sample_queries
 from stopwise.envs.arena.react_agent import ReactConfig
+from stopwise.envs.arena.vector_index import Backend
 from stopwise.models.chat_config import ChatConfig
 
 
@@ -26,6 +28,11 @@ class ControllerChoice:
     guards: Guards = Guards()  # of a rule; a policy brings its own
     coverage_judge: Literal["encoder", "llm", "gold"] = "encoder"  # of a rule; gold is privileged
     min_coverage: float | None = None  # attempts to answer below that coverage are refused; None lets all through
+
+    @property
+    def asks_model(self) -> bool:
+        """Whether it is a rule that asks the language model; of a policy, its package knows."""
+        return self.kind is not None and asks_model(make_rule(self.kind, self.params))
 
 
 @dataclass(frozen=True)
@@ -46,13 +53,13 @@ class CollectConfig:
     agents: tuple[str, ...] = tuple(KINDS)  # scripted kinds, and names of `react` and `plan_write` agents
     react: tuple[ReactConfig, ...] = ()  # agents that `llm` drives: they search and read
     plan_write: tuple[PlanWriteConfig, ...] = ()  # agents that `llm` drives: they plan, and work from notes
-    llm: ChatConfig | None = None  # the language model of agents, rethinker and coverage judge
+    llm: ChatConfig | None = None  # the language model of agents, controller, rethinker and coverage judge
     split: Literal["train", "val", "cal", "test", "all"] = "all"
     questions: int | None = None  # a fixed sample of so many; None takes all
     runs: int = 1  # runs of every agent on every question
     dataset: str = "world"  # name that the runs carry
     retriever: Literal["dense", "bm25"] = "dense"
-    backend: Literal["exact", "faiss"] = "exact"  # of the dense retriever
+    backend: Backend = "exact"  # of the dense retriever; ivf is approximate, for very many documents
     encoder: str | None = None  # sentence-transformers model; None is the packaged MiniLM
     k: int = 5  # documents a query
     controller: ControllerChoice | None = None  # None: the agents run by themselves
@@ -72,7 +79,8 @@ class CollectConfig:
                 f"react, plan_write: a name is taken twice, or by a scripted kind; found {', '.join(known)}"
             )
         if self.uses_llm and self.llm is None:
-            raise UsageError("llm: is needed by an agent, the rethinker or the coverage judge; see configs/llm.yaml")
+            who = "an agent, the controller, the rethinker or the coverage judge"
+            raise UsageError(f"llm: is needed by {who}; see configs/llm.yaml")
         if self.uses_llm and self.workers > 1:
             raise UsageError("workers: one process keeps to the budget of a language model; expected 1")
         for name in ("runs", "k", "group", "workers"):
@@ -89,7 +97,7 @@ class CollectConfig:
         return (
             any(agent.name in self.agents for agent in (*self.react, *self.plan_write))
             or self.rethinker.kind == "llm"
-            or (self.controller is not None and self.controller.coverage_judge == "llm")
+            or (self.controller is not None and (self.controller.coverage_judge == "llm" or self.controller.asks_model))
         )
 
 

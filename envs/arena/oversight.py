@@ -1,11 +1,13 @@
 """A controller in the closed loop: signals in, decisions out, and a rethinker's search when it intervenes."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
+from stopwise.controllers.base import RunSoFar
 from stopwise.controllers.session import ControlSession, run_seed
 from stopwise.data.corpus import Query
 from stopwise.data.records import Action, Step
-from stopwise.envs.arena.loop import Verdict
+from stopwise.envs.arena.loop import Injection, Verdict
 from stopwise.envs.arena.rethinkers import Rethinker
 from stopwise.signals.tracker import SignalRow, SignalTracker
 
@@ -52,10 +54,14 @@ class ControllerOverseer:
             self._row = row if row is not None else self._row
         self._observed = len(steps)
         assert self._row is not None
-        decision = self.session.decide(self._row)
+        controller = self.session.controller
+        run = RunSoFar(question.text, tuple(steps), question.id) if controller.reads_text else None
+        decision = self.session.decide(self._row, run=run)
         injection = None
         if decision.action is Action.INTERVENE:
             injection = self._rethinker.propose(question, steps, self._run_id)
+            if controller.guides and decision.message and injection is not None:
+                injection = guided(injection, decision.message)
         return Verdict(decision.action, decision.probabilities[decision.action], injection)
 
     def at_attempt(self, question: Query, steps: Sequence[Step], answer: str | None) -> Verdict:
@@ -71,6 +77,15 @@ class ControllerOverseer:
             return Verdict(Action.STOP, 1.0)
         self._refused += 1
         return Verdict(Action.INTERVENE, 1.0, self._rethinker.propose(question, steps, self._run_id))
+
+
+def guided(injection: Injection, suggestion: str) -> Injection:
+    """The injection with a controller's suggestion before its thought: what the agent goes on from ([DS-MCM] eq. 18).
+
+    An agent that a language model drives reads it; a scripted one reads no thoughts: the search alone steers it.
+    """
+    thought = f"{suggestion} {injection.turn.thought}".strip()
+    return replace(injection, turn=replace(injection.turn, thought=thought))
 
 
 MakeOverseer = Callable[[Query, str], ControllerOverseer]  # (question, trajectory id) -> an overseer of that run alone

@@ -5,7 +5,7 @@ import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,13 @@ from stopwise.data.corpus import CorpusDocument
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.files import atomic_folder, read_json, sha256_file, write_json
 from stopwise.data.records import Document
+from stopwise.envs.arena.vector_index import IVF_PROBES, Backend, build_index, read_index, write_index
 from stopwise.models.encoders import Encoder
 
 ENCODE_BATCH = 256  # passages embedded at a time
 INDEX_SCHEMA = 1  # of a saved index's manifest
-IVF_FROM = 200_000  # documents from which FAISS looks only into the nearest cells instead of everywhere
-IVF_PROBES = 32  # cells that are looked into
 
-Backend = Literal["exact", "faiss"]
+VECTORS, CELLS = "vectors.npy", "ivf.faiss"  # files of a saved index
 
 
 class Retriever(Protocol):
@@ -40,14 +39,17 @@ class Retriever(Protocol):
 class DenseRetriever:
     """Inner product between query and passage embeddings.
 
-    The backend ``exact`` is plain numpy. ``faiss`` (extra ``faiss``) is the same for up to `IVF_FROM` documents, and an
-    inverted file above, which is approximate.
+    The backend ``exact`` is plain numpy, ``faiss`` (extra ``faiss``) finds the same faster. ``ivf`` (the same extra)
+    compares a query with the documents of the nearest cells only: approximate, and worth it for hundreds of thousands
+    of documents (``docs/results/scale.json``).
 
     Args:
         documents: ids, titles and texts, in corpus order.
         vectors: (n, d) float32, rows L2-normalised: embeddings of the documents' passages.
         encoder: embeds the queries; must be the one that embedded the passages.
         backend: what searches.
+        probes: cells that ``ivf`` looks into; more of them find more and take longer.
+        index: an inverted file over the vectors that was made before; None makes one where the backend needs it.
 
     Raises:
         DataError: there are no documents, or another number of vectors.
@@ -60,6 +62,8 @@ class DenseRetriever:
         vectors: NDArray[np.float32],
         encoder: Encoder,
         backend: Backend = "exact",
+        probes: int = IVF_PROBES,
+        index: Any = None,
     ) -> None:
         if not len(documents):
             raise DataError("the corpus holds no documents; expected at least one")
@@ -69,7 +73,10 @@ class DenseRetriever:
         self._vectors = np.ascontiguousarray(vectors, dtype=np.float32)  # (n, d)
         self._encoder = encoder
         self._backend: Backend = backend
-        self._index = _faiss_index(self._vectors) if backend == "faiss" else None
+        self._probes = probes
+        self._index = index
+        if backend != "exact" and index is None:
+            self._index = build_index(self._vectors, backend, probes)
 
     @classmethod
     def build(cls, corpus: Iterable[CorpusDocument], encoder: Encoder, backend: Backend = "exact") -> "DenseRetriever":
@@ -90,7 +97,8 @@ class DenseRetriever:
     @property
     def id(self) -> str:
         """Method, encoder and, where it is not exact, backend."""
-        return f"dense:{self._encoder.id}" + (f":{self._backend}" if self._backend != "exact" else "")
+        backend = f":{self._backend}" if self._backend != "exact" else ""
+        return f"dense:{self._encoder.id}{backend}{self._probes if self._backend == 'ivf' else ''}"
 
     def with_encoder(self, encoder: Encoder) -> "DenseRetriever":
         """The same index, asked through another object of the same encoder (one with a cache of its own).
@@ -105,26 +113,40 @@ class DenseRetriever:
         return other
 
     def save(self, folder: Path) -> None:
-        """Write the embeddings with the encoder's id and their hash, atomically."""
+        """Write the embeddings with the encoder's id and their hash, atomically; and the cells, where there are any.
+
+        Cells are fitted once and read back: fitted again, they can come out a little differently on another machine.
+        """
         with atomic_folder(folder) as partial:
-            np.save(partial / "vectors.npy", self._vectors)
+            np.save(partial / VECTORS, self._vectors)
+            cells = None
+            if self._backend == "ivf":
+                write_index(self._index, partial / CELLS)
+                cells = sha256_file(partial / CELLS)
             manifest = {
                 "schema": INDEX_SCHEMA,
                 "encoder": self._encoder.id,
                 "documents": len(self._documents),
                 "corpus_sha256": _corpus_hash(self._documents),
-                "vectors_sha256": sha256_file(partial / "vectors.npy"),
+                "vectors_sha256": sha256_file(partial / VECTORS),
+                "ivf_sha256": cells,
             }
             write_json(partial / "index.json", manifest)
 
     @classmethod
     def load(
-        cls, folder: Path, corpus: Iterable[CorpusDocument], encoder: Encoder, backend: Backend = "exact"
+        cls,
+        folder: Path,
+        corpus: Iterable[CorpusDocument],
+        encoder: Encoder,
+        backend: Backend = "exact",
+        probes: int = IVF_PROBES,
     ) -> "DenseRetriever":
-        """Read a saved index for a corpus.
+        """Read a saved index for a corpus; vectors are mapped into memory, so that processes share them.
 
         Raises:
-            DataError: the index was made by another encoder or of another corpus, or its bytes have changed.
+            DataError: the index was made by another encoder or of another corpus, its bytes have changed, or it was
+                saved without the cells that ``ivf`` needs.
         """
         folder = Path(folder)
         manifest = read_json(folder / "index.json")
@@ -141,9 +163,14 @@ class DenseRetriever:
                 raise DataError(
                     f"{folder / 'index.json'}: {key} is {found!r}, expected {value!r}; build the index again"
                 )
-        if sha256_file(folder / "vectors.npy") != manifest.get("vectors_sha256"):
-            raise DataError(f"{folder / 'vectors.npy'}: its bytes are not those that were saved; build the index again")
-        return cls(documents, np.load(folder / "vectors.npy"), encoder, backend)
+        if backend == "ivf" and manifest.get("ivf_sha256") is None:
+            raise DataError(f"{folder / 'index.json'}: was saved without cells; build the index again, with `ivf`")
+        hashes = {VECTORS: "vectors_sha256"} | ({CELLS: "ivf_sha256"} if backend == "ivf" else {})
+        for name, key in hashes.items():
+            if sha256_file(folder / name) != manifest.get(key):
+                raise DataError(f"{folder / name}: its bytes are not those that were saved; build the index again")
+        index = read_index(folder / CELLS, probes) if backend == "ivf" else None
+        return cls(documents, np.load(folder / VECTORS, mmap_mode="r"), encoder, backend, probes, index)
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Document, ...]]:
         """For each query the `k` documents with the highest inner product; exact ties go to the earlier document."""
@@ -178,16 +205,17 @@ class BM25Retriever:
             import bm25s
         except ImportError as error:
             raise UsageError("BM25 needs bm25s; install stopwise[bm25]") from error
-        passages: list[list[str]] = []
+        passages: list[list[int]] = []
         documents: list[Document] = []
+        numbers: dict[str, int] = {}  # of words; a million passages of texts would take several times the memory
         for document in corpus:
             documents.append(as_result(document))
-            passages.append(words(document.passage))
+            passages.append([numbers.setdefault(word, len(numbers)) for word in words(document.passage)])
         if not documents:
             raise DataError("the corpus holds no documents; expected at least one")
         self._documents = tuple(documents)
         self._index = bm25s.BM25()
-        self._index.index(passages, show_progress=False)
+        self._index.index((passages, numbers), show_progress=False)
 
     def search(self, queries: Sequence[str], k: int) -> list[tuple[Document, ...]]:
         """For each query the `k` best documents that share a word with it; ties go to the earlier document."""
@@ -236,20 +264,3 @@ def _corpus_hash(documents: Sequence[Document]) -> str:
     for document in documents:
         digest.update(f"{document.id}\x1f{document.title}\x1f{document.text}\x1e".encode("utf-8", "surrogatepass"))
     return digest.hexdigest()
-
-
-def _faiss_index(vectors: NDArray[np.float32]) -> Any:
-    try:
-        import faiss
-    except ImportError as error:
-        raise UsageError("the backend `faiss` needs FAISS; install stopwise[faiss], or use `exact`") from error
-    dimension = vectors.shape[1]
-    if len(vectors) < IVF_FROM:
-        index = faiss.IndexFlatIP(dimension)
-    else:
-        cells = int(4 * len(vectors) ** 0.5)
-        index = faiss.IndexIVFFlat(faiss.IndexFlatIP(dimension), dimension, cells, faiss.METRIC_INNER_PRODUCT)
-        index.train(vectors)
-        index.nprobe = IVF_PROBES
-    index.add(vectors)
-    return index

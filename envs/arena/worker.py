@@ -182,8 +182,14 @@ def texts_of_corpus(documents: Iterable[CorpusDocument]) -> Iterator[str]:
 class Control:
     """Makes the overseer of each run."""
 
-    def __init__(self, config: CollectConfig) -> None:
-        from stopwise.controllers.kinds import make_rule
+    def __init__(self, config: CollectConfig, like: Controller | None = None) -> None:
+        """Set up.
+
+        Args:
+            config: of the collection.
+            like: the controller's own model and memory are this one's; None is the collection's model, and no memory.
+        """
+        from stopwise.controllers.kinds import connect, connect_like, make_rule
         from stopwise.controllers.package import read_package
         from stopwise.signals.definitions import BY_NAME, with_prerequisites
 
@@ -203,6 +209,10 @@ class Control:
             self._controller, self._guards = make_rule(choice.kind or "", choice.params), choice.guards
             signals = SignalConfig(coverage_judge=choice.coverage_judge)
             self._info = SignalInfo(signals, encoder=None, calibrations=(), logs_sha256=None)
+        if like is None:
+            connect(self._controller, self.client)
+        else:
+            connect_like(self._controller, like)
         reads = set(self._controller.reads) | ({"Cov"} if choice.min_coverage is not None else set())
         names = tuple(name for name in self._info.config.signals if name in reads) or ("Nov",)
         self._signals = replace(self._info.config, signals=names)

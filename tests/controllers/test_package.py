@@ -13,6 +13,7 @@ import pytest
 
 from stopwise.controllers.base import Controller
 from stopwise.controllers.baselines import FixedBudget, NeverStop, Random
+from stopwise.controllers.boosted import Boosted, Privileged
 from stopwise.controllers.ds_mcm import DsMcm
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.heuristic import Heuristic
@@ -25,6 +26,7 @@ from stopwise.envs.replay import ReplayEnv
 from stopwise.signals.calibration import Calibration
 from stopwise.signals.features import FeatureSpec
 from stopwise.signals.tracker import SignalConfig
+from stopwise.train.trees import TreeOptions, fit_trees
 
 SPEC = FeatureSpec(("Nov", "Sim"))
 
@@ -41,6 +43,16 @@ def logistic(order: Literal["C", "F"] = "C"):
     return Logistic(SPEC, weights, threshold=0.4321)
 
 
+def trees(kind: type[Boosted] = Boosted):
+    """Three small trees, for all three actions, on every column that the kind has."""
+    rng = np.random.default_rng(0)
+    columns = rng.normal(size=(200, len(SPEC) + kind.hidden))
+    columns[rng.random(columns.shape) < 0.2] = np.nan
+    values = rng.normal(size=(200, 3)) + np.nan_to_num(columns[:, -3:])
+    arrays = fit_trees(columns, values, 3, TreeOptions(min_leaf=5), 0)
+    return kind(SPEC, arrays, threshold=0.3, intervene_threshold=0.4)
+
+
 CONTROLLERS: list[Controller] = [
     NeverStop(),
     FixedBudget(2),
@@ -50,6 +62,8 @@ CONTROLLERS: list[Controller] = [
     Oracle(),
     logistic(),
     logistic("F"),
+    trees(),
+    trees(Privileged),
 ]
 
 
@@ -145,9 +159,10 @@ def forge(folder, change):
         (lambda m: m.update(extra=1), "unknown key 'extra'"),
         (lambda m: m["guards"].pop("cooldown") and m["guards"].update(cool=1), "cool"),
         (lambda m: m["guards"].update(min_steps=0), "min_steps 0"),
-        (lambda m: m.update(kind="boosted"), "controller 'boosted'"),
+        (lambda m: m.update(kind="forest"), "controller 'forest'"),
+        (lambda m: m.update(kind="boosted"), "boosted: weights feature are missing"),
         (lambda m: m["params"].update(extra=1), "extra"),
-        (lambda m: m.update(features=None), "inconsistent"),
+        (lambda m: m.update(features=None), "logistic: names no features"),
         (lambda m: m["features"].update(version=2), "version 2"),
         (lambda m: m["features"].update(signals=["Nov"]), "expected shape"),
         (lambda m: m["features"].update(signals=["Now"]), "unknown signal 'Now'"),
@@ -243,7 +258,8 @@ def test_the_card_says_what_it_is(folder):
         assert part in card
 
 
-def test_a_learned_policy_runs_with_numpy_alone(folder):
+@pytest.mark.parametrize("kind", ["logistic", "boosted"])
+def test_a_learned_policy_runs_with_numpy_alone(folder, kind):
     code = """
 import sys
 import stopwise.runtime
@@ -260,7 +276,9 @@ print([name for name in heavy if name in sys.modules])
     columns = 2 * len(spec)
     weights = {"mean": np.zeros(columns), "scale": np.ones(columns), "coef": np.ones((3, columns))}
     info = replace(read_package(folder).signals, config=SignalConfig(signals=spec.signals))
-    light = PolicyPackage("light", Logistic(spec, weights | {"intercept": np.zeros(3)}), Guards(), info)
+    controller = Logistic(spec, weights | {"intercept": np.zeros(3)}) if kind == "logistic" else trees()
+    controller.features = spec  # as many columns, other names
+    light = PolicyPackage("light", controller, Guards(), info)
     target = Path(folder).with_name("light")
     write_package(target, light)
     done = subprocess.run([sys.executable, "-c", code, str(target)], capture_output=True, text=True, check=False)

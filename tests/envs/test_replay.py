@@ -197,8 +197,20 @@ def test_hindsight_is_unknown_without_gold(env):
     env.reset(options={"episode": 4})
     assert math.isnan(env.hindsight.stop_value)
     assert math.isnan(env.hindsight.continue_value)
+    assert math.isnan(env.hindsight.recall)
+    assert math.isnan(env.hindsight.gold_left)
     env.reset(options={"episode": 0})
     assert env.hindsight.stop_value == -0.125
+
+
+def test_hindsight_holds_the_gold_that_is_left(run_of, table_of):
+    env = ReplayEnv(table_of([run_of([0.0, 0.75, 0.75], gold=4.0)], signals=("Nov",)), SPEC)
+    env.reset(options={"episode": 0})
+    found = []
+    for _ in range(3):
+        found.append((env.hindsight.recall, env.hindsight.gold_left))
+        env.step(CONTINUE)
+    assert found == [(0.0, 4.0), (0.75, 1.0), (0.75, 1.0)]
 
 
 def test_wrong_calls_are_named(table, env, run_of, table_of):

@@ -12,8 +12,9 @@ from stopwise.controllers.oracle import Oracle
 from stopwise.envs.interventions import Noop
 from stopwise.envs.replay import ReplayEnv
 from stopwise.envs.rewards import Reward
+from stopwise.envs.uplift import Uplift, UpliftFit
 from stopwise.evaluation.rollout import rollout
-from stopwise.signals.features import FeatureSpec
+from stopwise.signals.features import FeatureSpec, build_features
 
 REWARD = Reward(correct=2.0, search=0.25, intervention=0.5, controller=0.125)
 
@@ -117,3 +118,27 @@ def test_the_oracle_reaches_the_best_stop_of_every_run(run_of, table_of, counts,
     budgets.append([run.value for run in rollout(env, NeverStop(), wide)])
     found = [run.value for run in rollout(env, Oracle(), wide)]
     assert found == pytest.approx(np.max(budgets, axis=0))
+
+
+def test_after_a_jump_a_controller_sees_what_the_log_shows_there(run_of, table_of):
+    """Steps that the uplift jumps over, or stays at, count once in means and streaks, as in the table."""
+    seen = []
+
+    class Curious(Random):
+        features = FeatureSpec(("Nov",))
+
+        def distribution(self, observation):
+            seen.append(observation)
+            return super().distribution(observation)
+
+    nov = {"Nov": [1.0, 0.5, 0.25, 0.75, 0.0, 0.125]}
+    runs = [run_of([0.0, 0.0, 0.0, 0.5, 0.5, 1.0], question=f"q{number}", signals=nov) for number in range(30)]
+    table = table_of(runs)
+    size = 2 * len(FeatureSpec(()))
+    fit = UpliftFit(FeatureSpec(()), np.zeros(size), np.ones(size), np.zeros(size), 0.0, 100, 50, 2)
+    env = ReplayEnv(table, FeatureSpec(()), reward=REWARD, intervention=Uplift(fit))
+    found = rollout(env, Curious(0.1, 0.5), Guards(cooldown=0))
+    assert sum(run.interventions for run in found) > 20
+    whole = build_features(table, FeatureSpec(("Nov",)))[:6]
+    for observation in seen:
+        assert np.array_equal(observation.features, whole[observation.row.t - 1], equal_nan=True)

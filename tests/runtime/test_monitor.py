@@ -12,6 +12,7 @@ from stopwise.controllers.heuristic import Heuristic
 from stopwise.controllers.logistic import Logistic
 from stopwise.controllers.oracle import Oracle
 from stopwise.controllers.package import PolicyPackage, write_package
+from stopwise.controllers.raac import Raac
 from stopwise.controllers.session import ControlSession
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Action, Criterion, Document, Logprobs, Step
@@ -273,3 +274,42 @@ def test_steps_that_are_no_search_bring_no_decision():
 def test_what_the_package_offers():
     assert stopwise.runtime.Action is Action
     assert set(stopwise.runtime.__all__) == {"Action", "Advice", "Monitor", "Policy", "load"}
+
+
+def test_texts_reach_only_controllers_that_read_them():
+    shown = []
+
+    class Reader(NeverStop):
+        reads_text = True
+
+        def distribution(self, observation):
+            shown.append(observation.run)
+            return super().distribution(observation)
+
+    reader = Reader()
+    monitor = policy_of(reader).monitor("who?")
+    monitor.observe("first", ["a text"], thought="I look.")
+    monitor.opened(["a page"])
+    monitor.observe("second", ["another"])
+    first, second = shown
+    assert (first.question, len(first.steps)) == ("who?", 1)
+    assert [step.kind for step in second.steps] == ["search", "open", "search"]
+    assert second.steps[0].thought == "I look."
+    reader.reads_text = False
+    policy_of(reader).monitor("who?").observe("first", ["a text"])
+    assert shown[-1] is None
+
+
+def test_a_prompted_policy_is_given_its_model(server, client_of, tmp_path):
+    server.otherwise = '{"reasoning": "Nothing new comes.", "action": "stop"}'
+    write_package(tmp_path / "p", PolicyPackage("raac", Raac(), Guards(), info(signals=("Nov", "Cov", "Div", "Sim"))))
+    with pytest.raises(UsageError, match="raac: asks a language model; name one under `llm`"):
+        stopwise.runtime.load(tmp_path / "p")
+    package = PolicyPackage("raac", Raac(signals=["Nov"]), Guards(), info(signals=("Nov",)))
+    monitor = Policy(package, llm=client_of()).monitor("who?")
+    advice = monitor.observe("a", ["b"])
+    assert (advice.action, advice.message, advice.cost.calls) == (Action.STOP, "Nothing new comes.", 1)
+    server.otherwise = {"status": 401}
+    other = Policy(package, llm=client_of()).monitor("who?")
+    other.observe("a", ["b"])
+    assert (other.counts.failures, other.counts.failure_kinds) == (1, {"refused": 1})

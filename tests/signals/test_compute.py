@@ -10,6 +10,7 @@ from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.signals.calibration import MIN_STEPS, Calibration
 from stopwise.signals.compute import blocks, compute_table, run_signals, texts_of
 from stopwise.signals.definitions import SIGNALS
+from stopwise.signals.re_only import add_re_z
 from stopwise.signals.tracker import DEFAULT_COVERAGE, DEFAULT_CUT, SignalConfig
 
 RESIDUAL = SignalConfig(signals=("residual",))
@@ -258,3 +259,17 @@ def test_blocks():
     runs = [Trajectory(name, "q", "?") for name in "abcde"]
     assert list(blocks(iter(runs), 2)) == [runs[:2], runs[2:4], runs[4:]]
     assert list(blocks([], 2)) == []
+
+
+def test_re_z_of_the_tracker_is_that_of_the_finished_table(uncertain_runs, encoder):
+    runs = [uncertain_runs(number) for number in range(40)]
+    config = SignalConfig(signals=("RE", "residual"))
+    table = compute_table(lambda: iter(runs), config, encoder, fit_se_cut=False, fit_coverage=False)
+    anew = compute_table(
+        lambda: iter(runs), SignalConfig(signals=("RE", "residual", "RE_z")), encoder,
+        fit_se_cut=False, fit_coverage=False,
+    )  # fmt: skip
+    added = add_re_z(table)
+    assert (~np.isnan(anew.column("RE_z"))).any()
+    np.testing.assert_allclose(added.column("RE_z"), anew.column("RE_z"))
+    np.testing.assert_array_equal(added.reasons[:, -1], anew.reasons[:, -1])

@@ -11,23 +11,35 @@ from stopwise.controllers.guards import Guards
 from stopwise.controllers.oracle import Oracle
 from stopwise.controllers.package import read_package, write_package
 from stopwise.data.errors import DataError, StopwiseError, UsageError
+from stopwise.data.records import Action
 from stopwise.data.splits import split_of
+from stopwise.envs.arena.branch_store import read_branches, write_branches
+from stopwise.envs.arena.branching import BranchOutcome
+from stopwise.envs.logged import Logged
 from stopwise.envs.replay import ReplayEnv
 from stopwise.envs.rewards import Reward
+from stopwise.envs.uplift import Uplift, UpliftFit, read_fit, write_fit
 from stopwise.evaluation.benchmark import Arm, benchmark
+from stopwise.evaluation.rollout import rollout
 from stopwise.evaluation.statistics import question_means
+from stopwise.runtime import load
 from stopwise.signals.features import FeatureSpec, build_features
 from stopwise.signals.tracker import SignalConfig
 from stopwise.train.targets import TargetOptions
-from stopwise.train.train import TrainConfig, default_features, run_folder, train
+from stopwise.train.train import TrainConfig, default_features, run_folder, train, uplift_file
 from stopwise.train.tune import Objective, choose_threshold, stop_rows, stopping_figures, thresholds
 
 REWARD = Reward(search=0.05)
 FAST: dict[str, Any] = {"grid": {"C": (0.1, 1.0)}, "reward": REWARD, "targets": TargetOptions(min_rows=40, folds=3)}
 
 
+TREES: dict[str, Any] = {"grid": {"rounds": (5, 20), "leaves": (4,), "min_leaf": (20,), "rate": (0.2,)}}
+
+
 def config(kind="logistic", **changes: Any):
     fast: dict[str, Any] = FAST if kind == "logistic" else {"reward": REWARD}
+    if kind in ("boosted", "privileged"):
+        fast = FAST | TREES
     return TrainConfig(kind, "table", **fast | changes)
 
 
@@ -191,6 +203,16 @@ def test_runs_without_gold_are_left_out(knowing, trained, questions_of, run_of, 
     [
         ({"kind": "forest"}, "kind 'forest'; expected one of logistic, boosted, privileged, never_stop"),
         ({"kind": "oracle"}, "kind 'oracle'"),
+        ({"kind": "boosted", "grid": {"C": (1.0,)}}, "boosted has no parameter 'C'; expected grid.rounds, grid.leaves"),
+        ({"kind": "boosted", "grid": {"leaves": (1,)}}, "grid.leaves: 1; expected a whole number of 2 or more"),
+        ({"kind": "boosted", "grid": {"rounds": (2.5,)}}, "grid.rounds: 2.5; expected a whole number"),
+        ({"kind": "boosted", "grid": {"rate": (0.0,)}}, "grid.rate: 0.0; expected a number"),
+        ({"uplift": "runs/uplift"}, "uplift: is for intervention uplift, found intervention forbidden"),
+        ({"intervention": "uplift"}, "intervention uplift: needs the key `uplift`"),
+        ({"intervention": "uplift", "uplift": "nowhere"}, "nowhere: no such file"),
+        ({"branches": "x.parquet"}, "branches: are for intervention uplift or logged, found intervention forbidden"),
+        ({"intervention": "logged"}, "intervention logged: needs the key `branches`"),
+        ({"intervention": "logged", "branches": "nowhere.parquet"}, "nowhere.parquet"),
         ({"params": {"threshold": 0.5}}, "logistic has no parameter 'threshold'"),
         ({"grid": {"c": (1.0,)}}, "logistic has no parameter 'c'; expected grid.C"),
         ({"grid": {"C": ()}}, "grid.C: is empty"),
@@ -285,3 +307,128 @@ def test_the_policy_of_a_run_folder(tmp_path):
     assert run_folder(tmp_path) == tmp_path
     (tmp_path / "policy").mkdir()
     assert run_folder(tmp_path) == tmp_path / "policy"
+
+
+# what the other learners do with the same targets
+
+
+def test_boosted_trees_learn_the_signal_that_knows(knowing, trained, tmp_path):
+    package, record = train(config("boosted"), knowing)
+    learned, linear, oracle = figures(knowing.split("test"), package.controller, trained[0].controller, Oracle())
+    assert learned["return"] == linear["return"] == oracle["return"]
+    assert [row["params"]["rounds"] for row in record["tried"]] == [5, 20]
+    best = max(record["tried"], key=lambda row: row["value"])
+    assert best["value"] == pytest.approx(record["validation"]["return"])
+    again, _ = train(config("boosted"), knowing)
+    assert bytes_of(package, tmp_path / "a") == bytes_of(again, tmp_path / "b")
+    found = read_package(tmp_path / "a").controller
+    assert figures(knowing.split("test"), found)[0]["return"] == learned["return"]
+
+
+def test_privilege_is_knowing_what_is_left(knowing, tmp_path):
+    """Cov is taken away: the signals know nothing more, and who is told the gold that is left knows all."""
+    blind = config("boosted", features=("Sim",))
+    told = config("privileged", features=("Sim",))
+    (without, _), (with_gold, _) = train(blind, knowing), train(told, knowing)
+    test = knowing.split("test")
+    guessing, ceiling, oracle = figures(test, without.controller, with_gold.controller, Oracle())
+    assert ceiling["return"] == oracle["return"]
+    assert guessing["return"] < ceiling["return"] - 0.05
+    write_package(tmp_path / "policy", with_gold)
+    assert "a live agent refuses it" in (tmp_path / "policy" / "README.md").read_text(encoding="utf-8")
+    with pytest.raises(UsageError, match="needs hindsight"):
+        load(tmp_path / "policy")
+
+
+@pytest.fixture(scope="module")
+def stuck(questions_of, run_of, table_of):
+    """Runs that find something at once, then are stuck for long before the next find; Nov says when they are stuck.
+
+    In every other run the find is the last and what follows is idle: Sim says which kind it is.
+    """
+    rng = np.random.default_rng(3)
+    runs = []
+    for split, count in (("train", 40), ("val", 20), ("test", 15)):
+        for number, question in enumerate(questions_of(split, count)):
+            more, wait = number % 2 == 0, int(rng.integers(8, 12))
+            recall = [0.5] * wait + [1.0 if more else 0.5] * 3
+            nov = [0.0] * wait + [1.0] * 3
+            signals = {"Nov": nov, "Sim": [float(more)] * len(recall)}
+            runs.append(run_of(recall, id=question, question=question, signals=signals))
+    return table_of(runs, signals=("Nov", "Sim"))
+
+
+@pytest.fixture(scope="module")
+def sure_uplift(tmp_path_factory):
+    """A run folder with an uplift that always works."""
+    folder = tmp_path_factory.mktemp("uplift")
+    size = 2 * len(FeatureSpec(()))
+    fit = UpliftFit(FeatureSpec(()), np.zeros(size), np.ones(size), np.zeros(size), 99.0, 100, 50, 2)
+    write_fit(folder / "uplift.json", fit)
+    return str(folder)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "boosted", "privileged"])
+def test_under_uplift_it_learns_when_to_intervene(kind, stuck, sure_uplift, tmp_path):
+    changes: dict[str, Any] = {"intervention": "uplift", "uplift": sure_uplift, "reward": REWARD}
+    package, record = train(config(kind, **changes), stuck)
+    assert set(record["chosen"]) == {"threshold", "intervene_threshold"}
+    best = max(record["tried"], key=lambda row: row["value"])
+    for promise, figure in (("value", "return"), ("recall", "recall"), ("interventions", "interventions")):
+        assert best[promise] == pytest.approx(record["validation"][figure])  # the uplift is certain: nothing is drawn
+    write_package(tmp_path / "policy", package)
+    controller = read_package(tmp_path / "policy").controller
+    env = ReplayEnv(stuck.split("test"), FeatureSpec(()), reward=REWARD, intervention=Uplift(read_fit_of(sure_uplift)))
+    found = rollout(env, controller, Guards())
+    for run in found:  # one jump to what is left, or a stop where nothing is
+        more = env.table.episodes[run.episode].final_recall == 1.0
+        assert (run.recall, run.interventions, run.searches) == ((1.0, 1, 2) if more else (0.5, 0, 1))
+
+
+def read_fit_of(folder):
+    return read_fit(uplift_file(folder))
+
+
+@pytest.fixture(scope="module")
+def branched(stuck, tmp_path_factory):
+    """Branches at the first search of every run: intervening finds the rest at once, going on takes long."""
+    outcomes = []
+    for episode, length in zip(stuck.episodes, stuck.lengths, strict=True):
+        gain = episode.final_recall - 0.5
+        for action, gained, searches in (
+            (Action.CONTINUE, gain, int(length) - 1),
+            (Action.INTERVENE, gain, 1),
+            (Action.STOP, 0.0, 0),
+        ):
+            outcomes.append(
+                BranchOutcome(episode.id, episode.question_id, "x", 1, action, 0, 0.5, gained, searches, None, 0.1)
+            )
+    path = tmp_path_factory.mktemp("branches") / "branches.parquet"
+    write_branches(path, outcomes)
+    return str(path)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "boosted"])
+def test_it_learns_from_branches(kind, stuck, branched):
+    package, record = train(config(kind, intervention="logged", branches=branched), stuck)
+    assert record["tried"][0]["value"] == pytest.approx((0.5 - 0.05) / 2)  # the best of each state
+    assert record["tried"][0]["recall"] is None
+    json.dumps(record, allow_nan=False)
+    env = ReplayEnv(stuck.split("test"), FeatureSpec(()), reward=REWARD, intervention=Logged(read_branches(branched)))
+    for run in rollout(env, package.controller, Guards()):
+        more = env.table.episodes[run.episode].final_recall == 1.0
+        assert (run.recall, run.interventions, run.searches) == ((1.0, 1, 2) if more else (0.5, 0, 1))
+    with pytest.raises(UsageError, match="branches do not tell the recall"):
+        train(config(kind, intervention="logged", branches=branched, objective=Objective(0.1)), stuck)
+
+
+def test_branches_can_teach_what_uplift_then_weighs(stuck, branched, sure_uplift):
+    changes: dict[str, Any] = {"intervention": "uplift", "uplift": sure_uplift, "branches": branched}
+    package, record = train(config("logistic", **changes), stuck)
+    assert record["validation"]["interventions"] == pytest.approx(0.5)
+    assert package.controller.params["intervene_threshold"] <= 1
+
+
+def test_branches_of_other_runs_are_refused(knowing, branched):
+    with pytest.raises(DataError, match="none of 75 branched states is in the signal table"):
+        train(config(intervention="logged", branches=branched), knowing)

@@ -19,7 +19,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from transformers import EarlyStoppingCallback, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
 from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
@@ -30,9 +29,10 @@ from stopwise.envs.lattice import Lattice
 from stopwise.train.lm.config import GrpoOptions, LmConfig
 from stopwise.train.lm.episodes import LmEpisode, Part
 from stopwise.train.lm.losses import ActionUse, masked_log_policy
+from stopwise.train.lm.network import former_names
 from stopwise.train.lm.scoring import action_logits, policies
-from stopwise.train.lm.stages import StageResult, result_of, shared_arguments
-from stopwise.train.lm.trainer import ValidationReturn
+from stopwise.train.lm.stages import StageResult, last_checkpoint, result_of, shared_arguments
+from stopwise.train.lm.trainer import ValidationReturn, seconds_so_far
 
 
 class NoSpreadWarning(UserWarning):
@@ -301,10 +301,9 @@ def run_grpo(
     if options.patience:
         extra.append(EarlyStoppingCallback(options.patience))
     trainer = GroupTrainer(network, arguments, tokens, tokenizer, episodes, validation, extra)
-    resume = get_last_checkpoint(str(folder)) if folder.exists() else None
-    first = trainer.evaluate() if resume is None else None
-    trainer.train(resume_from_checkpoint=resume)
-    return result_of(trainer, first)
+    with former_names():
+        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    return result_of(trainer)
 
 
 class _TimeLimit(TrainerCallback):
@@ -315,8 +314,8 @@ class _TimeLimit(TrainerCallback):
         self._started = time.monotonic()
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Start the clock."""
-        self._started = time.monotonic()
+        """Start the clock; a resumed stage has used a part of its time."""
+        self._started = time.monotonic() - seconds_so_far(state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Look at the clock."""

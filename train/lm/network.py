@@ -1,6 +1,8 @@
 """The network that is trained: a base with an adapter or with all weights free, and what training changed in it."""
 
-from collections.abc import Mapping
+import contextlib
+import warnings
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,14 @@ from stopwise.train.lm.config import LoraOptions
 ADAPTER = "default"  # peft's name for the only adapter
 
 
+@contextlib.contextmanager
+def former_names() -> Iterator[None]:
+    """TRL 1.16 and peft 0.21 ask transformers 5.24 for properties by their former names: nothing for users to do."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing.*", category=FutureWarning)
+        yield
+
+
 def trainable(base: CausalLM, lora: LoraOptions | None, seed: int) -> Any:
     """The base with a fresh adapter (B is zero, so it begins as the base), or with all weights free.
 
@@ -30,7 +40,8 @@ def trainable(base: CausalLM, lora: LoraOptions | None, seed: int) -> Any:
         r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0, task_type="CAUSAL_LM"
     )
     try:
-        return get_peft_model(base.network, options).train()
+        with former_names():
+            return get_peft_model(base.network, options).train()
     except ValueError as error:
         raise UsageError(f"lora.targets: {str(error).splitlines()[0]}") from error
 

@@ -130,8 +130,14 @@ def prepare(config: LmConfig, table: SignalTable) -> Prepared:
     training: list[LmEpisode] = []
     priced = at_prices(spec, config.reward, config.prices or (config.reward.search,))
     for number, (at_price, reward) in enumerate(priced):
+        here = Tokens(at_price, encode)
+        if len(here.header) != len(tokens.header):
+            raise UsageError(
+                f"prices: {at_price.price:g} takes {len(here.header)} tokens of {config.base} in the header and "
+                f"{spec.price:g} takes {len(tokens.header)}; expected equal numbers; round the prices"
+            )
         q = _targets(config, parts["train"], reward, intervention) if "sft" in config.stages() else None
-        episodes = make_episodes(sample, Tokens(at_price, encode), reward, guards, intervention)
+        episodes = make_episodes(sample, here, reward, guards, intervention)
         if q is not None:
             episodes = with_targets(episodes, [q[episode.run] for episode in episodes], config.sft)
         # each run is learned at one price, the prices in turn

@@ -65,10 +65,13 @@ def run_stage(
     trainer = PolicyTrainer(network, arguments, tokens, tokenizer, episodes, validation, options, callbacks)
     if isinstance(options, ExactOptions) and options.kl:
         trainer.remember_reference()
-    resume = get_last_checkpoint(str(folder)) if folder.exists() else None
-    first = trainer.evaluate() if resume is None else None
-    trainer.train(resume_from_checkpoint=resume)
-    return result_of(trainer, first)
+    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    return result_of(trainer)
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """Where an interrupted stage goes on; None: it begins."""
+    return get_last_checkpoint(str(folder)) if folder.exists() else None
 
 
 def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: int) -> dict[str, Any]:
@@ -108,6 +111,7 @@ def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: i
         "logging_nan_inf_filter": False,
         "eval_strategy": "steps",
         "eval_steps": options.evaluate_every,
+        "eval_on_start": last_checkpoint(folder) is None,  # a resumed stage has that look in its log
         "save_strategy": "steps",
         "save_steps": options.evaluate_every,
         "save_total_limit": 2,
@@ -120,7 +124,7 @@ def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: i
         "use_cpu": cpu,
         "bf16": config.precision == "bf16",
         "fp16": False,
-        "gradient_checkpointing": False,
+        "activation_checkpointing": False,
         "report_to": list(config.report_to) or "none",
         "run_name": config.name or f"{config.kind}-{config.method}",
         "remove_unused_columns": False,
@@ -131,16 +135,9 @@ def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: i
     }
 
 
-def result_of(trainer: Any, first: dict[str, float] | None) -> StageResult:
-    """The curve and the best return of a trainer that is done.
-
-    Args:
-        trainer: of transformers.
-        first: figures before the first step, which begin the curve.
-    """
-    curve: list[dict[str, float]] = (
-        [] if first is None else [{"step": 0, "seconds": 0.0, "state_gradients": 0, **first}]
-    )
+def result_of(trainer: Any) -> StageResult:
+    """The curve and the best return of a trainer that is done."""
+    curve: list[dict[str, float]] = []
     for entry in trainer.state.log_history:
         kept = {name: value for name, value in entry.items() if name in _CURVE or name.startswith(("eval_", "rate_"))}
         if "loss" in kept or any(name.startswith("eval_return") for name in kept):

@@ -45,6 +45,23 @@ class StepProgress(TrainerCallback):
             self._progress(self._name, state.global_step, state.max_steps)
 
 
+class _GoesOn(TrainerCallback):
+    """A resumed stage counts its seconds and states on from where its checkpoint was."""
+
+    def __init__(self, trainer: "ValidationReturn") -> None:
+        self._trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Look at what was logged last."""
+        last = state.log_history[-1] if state.log_history else {}
+        self._trainer.start_clock(seconds_so_far(state), int(last.get("state_gradients", 0)))
+
+
+def seconds_so_far(state: Any) -> float:
+    """Seconds that a stage has taken up to its checkpoint; 0 for one that begins."""
+    return float(state.log_history[-1].get("seconds", 0.0)) if state.log_history else 0.0
+
+
 class ValidationReturn:
     """A trainer whose evaluation is the exact return of its policy on validation runs; goes before TRL's class.
 
@@ -54,15 +71,16 @@ class ValidationReturn:
     validation: list[LmEpisode]
     tokens: Tokens
 
-    def start_clock(self) -> None:
-        """Begin to count seconds and states."""
+    def start_clock(self, seconds: float = 0.0, states: int = 0) -> None:
+        """Begin to count seconds and states, or go on counting."""
         self._uses: list[ActionUse] = []
-        self._state_gradients = 0
-        self._started = time.monotonic()
+        self._state_gradients = states
+        self._started = time.monotonic() - seconds
 
     def be_quiet(self: Any) -> None:
         """Print no logs on stdout: that is for results; call it after TRL's initialisation."""
         self.remove_callback(PrinterCallback)
+        self.add_callback(_GoesOn(self))
 
     def evaluate(self: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         """Expected return of the present policy on the validation runs, each question counting once.

@@ -79,6 +79,22 @@ def hashes(folder: Path) -> dict[str, str]:
     return {path.name: sha256_file(path) for path in folder.iterdir()}
 
 
+def test_the_inverted_file_is_kept_for_a_resumed_call(config: CollectConfig, word_encoder, tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    config = replace(config, backend="ivf")
+
+    def interrupt(what: str, done: int, total: int) -> None:
+        if what == "collecting runs" and done == 4:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(config, tmp_path / "resumed", word_encoder, interrupt)
+    assert (tmp_path / "resumed" / "index" / "ivf.faiss").exists()
+    collect(config, tmp_path / "resumed", word_encoder)
+    collect(config, tmp_path / "whole", word_encoder)
+    assert hashes(tmp_path / "resumed") == hashes(tmp_path / "whole")
+
+
 def test_a_controller_in_the_loop(config: CollectConfig, word_encoder, tmp_path: Path) -> None:
     choice = ControllerChoice(kind="heuristic", params={"patience": 4})
     config = replace(config, controller=choice, rethinker=RethinkerChoice(quality=1.0, harm=0.0))

@@ -1,12 +1,14 @@
 """Controllers in the closed loop, with the tracker, the session and the guards that replay and the live agent use."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
 
-from stopwise.controllers.base import Controller
+from stopwise.controllers.base import Controller, Distribution, Observation, RunSoFar, certain
 from stopwise.controllers.baselines import FixedBudget, NeverStop, Random
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.heuristic import Heuristic
@@ -127,3 +129,47 @@ def test_random_numbers_of_a_question_do_not_depend_on_the_controller(arena) -> 
     assert len(early) == 2 * len(queries)
     for (one, _), (other, _) in zip(early, late, strict=True):
         assert [step.documents for step in one.search_steps] == [step.documents for step in other.search_steps[:3]]
+
+
+class Guide(Controller):
+    """Intervenes after the first search, with advice for the agent, and remembers which texts it was shown."""
+
+    kind = "guide"
+    reads_text = True
+    guides = True
+
+    def __init__(self) -> None:
+        self.shown: list[RunSoFar | None] = []
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        return {}
+
+    def copy(self) -> "Guide":
+        return self
+
+    def distribution(self, observation: Observation) -> tuple[Distribution, str | None]:
+        self.shown.append(observation.run)
+        return certain(Action.INTERVENE if observation.row.t == 1 else Action.STOP), "Try the mine."
+
+
+def test_what_an_intervention_appends_to_the_history(arena) -> None:
+    """RAAC 4.2: H_t+1 = H_t + (thought, query, documents) of the re-thinker; DS-MCM eq. 18: with the suggestion."""
+    query = arena.queries[0]
+    agent = ScriptedAgent(KINDS["chaser"], puzzle_of(query), arena.reader, "seed")
+    guide, rethinker = Guide(), HeuristicRethinker()
+    session = ControlSession(guide, Guards())
+    overseer = ControllerOverseer(session, SignalTracker(CONFIG, query.text, criteria=query.criteria), rethinker, "run")
+    (run,) = run_in_step([Run(agent, query, "0", LoopConfig(), overseer)], arena.retriever, 5)
+    first, injected = run.search_steps
+    proposed = rethinker.propose(query, run.steps[:1], "run")
+    assert proposed is not None
+    assert injected.thought == f"Try the mine. {proposed.turn.thought}".strip()
+    assert injected.queries == proposed.turn.queries
+    (found,) = arena.retriever.search(proposed.turn.queries, 5)
+    assert [document.id for document in injected.documents] == [document.id for document in found]
+    shown = guide.shown[1]
+    assert shown is not None
+    assert (shown.question, shown.question_id) == (query.text, query.id)
+    assert [step.queries for step in shown.steps] == [first.queries, injected.queries]
+    assert [step.queries for step in guide.shown[0].steps] == [first.queries]  # pyright: ignore[reportOptionalMemberAccess]

@@ -8,7 +8,8 @@ import pytest
 from stopwise.data.corpus import CorpusDocument
 from stopwise.data.errors import DataError
 from stopwise.data.records import Document
-from stopwise.envs.arena.retrievers import BM25Retriever, DenseRetriever
+from stopwise.envs.arena.retrievers import BM25Retriever, DenseRetriever, as_result
+from stopwise.envs.arena.vector_index import cells_of, read_index
 
 
 class Axes:
@@ -56,6 +57,65 @@ def test_faiss_finds_what_exact_finds() -> None:
         assert [document.id for document in ours] == [document.id for document in theirs]
         assert [document.score for document in ours] == pytest.approx([document.score for document in theirs], abs=1e-6)
     assert faiss.id == "dense:axes:faiss"
+
+
+def _ring() -> list[CorpusDocument]:
+    """Four clusters of 40 documents: directions within two degrees of 0, 90, 180 and 270 degrees."""
+    degrees = [90 * cluster - 2 + 4 * number / 39 for cluster in range(4) for number in range(40)]
+    return [CorpusDocument(f"{d:.3f}", f"{math.cos(math.radians(d))} {math.sin(math.radians(d))}") for d in degrees]
+
+
+def test_cells_of_an_inverted_file() -> None:
+    assert [cells_of(count) for count in (1, 38, 78, 160, 10_000, 1_000_000)] == [1, 1, 2, 4, 256, 4000]
+
+
+def test_ivf_compares_with_the_nearest_cells_only() -> None:
+    pytest.importorskip("faiss")
+    vectors = Axes().encode([document.text for document in _ring()])
+    documents = [as_result(document) for document in _ring()]
+    query = f"{math.cos(math.radians(30))} {math.sin(math.radians(30))}"
+    (flat,) = DenseRetriever(documents, vectors, Axes(), "faiss").search([query], 50)
+    assert [document.id for document in flat[:2]] == ["2.000", "1.897"]
+    assert [document.id for document in flat[40:42]] == ["88.000", "88.103"]  # the first cluster is exhausted
+    one = DenseRetriever(documents, vectors, Axes(), "ivf", probes=1)  # four clusters, four cells
+    two = DenseRetriever(documents, vectors, Axes(), "ivf", probes=2)
+    assert one.search([query], 50) == [flat[:40]]
+    assert two.search([query], 50) == [flat]
+    assert one.id == "dense:axes:ivf1"
+
+
+def test_ivf_of_many_probes_finds_what_exact_finds() -> None:
+    pytest.importorskip("faiss")
+    rng = np.random.default_rng(0)
+    corpus = [CorpusDocument(f"d{n}", f"{x} {y}") for n, (x, y) in enumerate(rng.normal(size=(200, 2)))]
+    exact, ivf = (DenseRetriever.build(corpus, Axes(), backend) for backend in ("exact", "ivf"))
+    queries = [f"{x} {y}" for x, y in rng.normal(size=(20, 2))]
+    for ours, theirs in zip(exact.search(queries, 7), ivf.search(queries, 7), strict=True):
+        assert [document.id for document in ours] == [document.id for document in theirs]
+
+
+def test_cells_are_saved_and_checked(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    built = DenseRetriever.build(_ring(), Axes(), "ivf")
+    built.save(tmp_path / "ivf")
+    loaded = DenseRetriever.load(tmp_path / "ivf", _ring(), Axes(), "ivf")
+    assert loaded.search(["1 2"], 4) == built.search(["1 2"], 4)
+    assert loaded.id == built.id
+    exact = DenseRetriever.load(tmp_path / "ivf", _ring(), Axes())
+    assert exact.search(["1 2"], 4) == DenseRetriever.build(_ring(), Axes()).search(["1 2"], 4)
+    (tmp_path / "ivf" / "ivf.faiss").write_bytes(b"x")
+    with pytest.raises(DataError, match=r"ivf\.faiss: its bytes"):
+        DenseRetriever.load(tmp_path / "ivf", _ring(), Axes(), "ivf")
+    exact.save(tmp_path / "plain")
+    with pytest.raises(DataError, match="saved without cells"):
+        DenseRetriever.load(tmp_path / "plain", _ring(), Axes(), "ivf")
+
+
+def test_a_file_that_is_no_index_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("faiss")
+    (tmp_path / "ivf.faiss").write_bytes(b"not an index at all")
+    with pytest.raises(DataError, match="is no FAISS index"):
+        read_index(tmp_path / "ivf.faiss")
 
 
 def test_save_and_load(tmp_path: Path) -> None:
