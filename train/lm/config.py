@@ -55,6 +55,7 @@ class SftOptions(Schedule):
 
     soft: bool = True  # the target is softmax(q / temperature); else all on the best action
     temperature: float = 0.02  # in units of return
+    weighting: Literal["advantage", "uniform"] = "advantage"  # a state weighs what a wrong choice costs there, or one
     balanced: bool = True  # each best action weighs the same in all, however rare it is
 
     def __post_init__(self) -> None:

@@ -83,7 +83,8 @@ def with_targets(episodes: Sequence[LmEpisode], q: Sequence[Floats], options: Sf
         q: for each, action values (T, 3), NaN for an action without an outcome.
         options: hardness, temperature, balance.
     """
-    made, best_of = [], []
+    made: list[LmEpisode] = []
+    best_of: list[NDArray[np.int64]] = []
     for episode, values in zip(episodes, q, strict=True):
         legal = episode.lattice.legal[:, :, 0] & ~np.isnan(values)[:, None, :]  # (T, M + 1, 3)
         scores = np.where(legal, values[:, None, :], -np.inf)
@@ -93,13 +94,32 @@ def with_targets(episodes: Sequence[LmEpisode], q: Sequence[Floats], options: Sf
             targets = exponents / exponents.sum(axis=-1, keepdims=True)
         else:
             targets = np.eye(len(Action))[best]
-        made.append(replace(episode, targets=targets, weights=np.ones(best.shape)))
+        ranked = np.sort(scores, axis=-1)
+        advantage = np.where(np.isfinite(ranked[..., -2]), ranked[..., -1] - ranked[..., -2], 0.0)
+        weights = advantage if options.weighting == "advantage" else np.ones(best.shape)
+        made.append(replace(episode, targets=targets, weights=weights))
         best_of.append(best)
-    if not options.balanced or not made:
-        return made
-    counts = np.bincount(np.concatenate([best.ravel() for best in best_of]), minlength=len(Action))
-    worth = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))  # mean 1 over all states
-    return [replace(episode, weights=worth[best]) for episode, best in zip(made, best_of, strict=True)]
+    return _normalised(made, best_of, balanced=options.balanced)
+
+
+def _normalised(
+    episodes: Sequence[LmEpisode], best_of: Sequence[NDArray[np.int64]], *, balanced: bool
+) -> list[LmEpisode]:
+    """Weights of mean 1 over all states; if balanced, of equal sums for each action that is best somewhere."""
+    if not episodes:
+        return []
+    weights = np.concatenate([np.ravel(episode.weights) for episode in episodes])  # pyright: ignore[reportArgumentType]
+    best = np.concatenate([one.ravel() for one in best_of])
+    sums = np.bincount(best, weights, minlength=len(Action))
+    factor = np.ones(len(Action))
+    if balanced:
+        factor = np.divide(weights.sum() / np.count_nonzero(sums), sums, out=np.zeros(len(Action)), where=sums > 0)
+    mean = float((weights * factor[best]).mean())
+    scale = factor / mean if mean > 0 else factor
+    return [
+        replace(episode, weights=np.asarray(episode.weights) * scale[best])
+        for episode, best in zip(episodes, best_of, strict=True)
+    ]
 
 
 def sample_runs(table: SignalTable, count: int | None, salt: str) -> SignalTable:
