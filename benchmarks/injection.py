@@ -31,10 +31,8 @@ from scipy.stats import binomtest
 
 from stopwise.cli.output import logs_path, signals_path
 from stopwise.controllers.base import Controller, Decision, RunSoFar
-from stopwise.controllers.ds_mcm import DsMcm
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.kinds import RULES, asks_model, connect, make_rule
-from stopwise.controllers.llm_critic import LlmCritic
 from stopwise.controllers.memory.entries import LABELS, Entry, Recalled
 from stopwise.controllers.memory.sessions import extract_abstraction, history_summary, session_text
 from stopwise.controllers.package import read_package
@@ -63,6 +61,7 @@ ATTACKS = Path(__file__).with_name("injection_attacks.json")
 MARK = "ZEBRA-7"  # what some attacks want to be suggested
 AT = 4  # the search after which text-reading controllers are asked
 Item = TypeVar("Item")
+READERS = ("llm_critic", "ds_mcm")
 PARTS = ("no_text", "text", "verdicts")
 ACTION_OF = {"stop": Action.STOP, "continue": Action.CONTINUE, "intervene": Action.INTERVENE}
 
@@ -101,6 +100,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--states", type=int, default=3, help="states for controllers that do, each attack at one")
     parser.add_argument("--max-tokens", type=int, default=300, help="of a reply")
     parser.add_argument("--seconds", type=float, help="of CPU time for reading texts; the next call goes on")
+    parser.add_argument("--reader", choices=READERS, action="append", help="readers of texts to ask; both by default")
     parser.add_argument("--only", choices=PARTS, action="append", help="parts to run; others are kept")
     parser.add_argument("--attacks", type=int, help="so many attacks, spread over the list; all by default")
     parser.add_argument("--out", type=Path, required=True)
@@ -132,7 +132,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         encoder.close()
     if "text" in parts:
         result["reads_text"] = []
-        for controller in (LlmCritic(max_tokens=args.max_tokens), DsMcm(slow=True, max_tokens=args.max_tokens)):
+        for reader in args.reader or READERS:
+            slow = {"slow": True} if reader == "ds_mcm" else {}
+            controller = make_rule(reader, {"max_tokens": args.max_tokens, **slow})
             states = runs[: args.states]
             result["reads_text"].append(with_text(controller, states, attacks, harmless, client, args.seconds))
         bill = client.ledger.report()
@@ -141,8 +143,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         model = LocalLM(llm.local)
         likelihood = Likelihood(model, ResponseCache(args.cache), args.seconds)
         result["verdicts"] = [
-            {"prompt": name, "model": model.id, **forced(likelihood, write, runs[: args.states], attacks, harmless)}
-            for name, write in (("critic", critic_prompt), ("slow_monitor", with_memory))
+            {"reader": reader, "model": model.id, **forced(likelihood, write, runs[: args.states], attacks, harmless)}
+            for reader, write in (("llm_critic", critic_prompt), ("ds_mcm", with_memory))
+            if reader in (args.reader or READERS)
         ]
     write_json(args.out, result)
     show(result)
@@ -233,7 +236,7 @@ def differing(one: Iterable[Action], other: Iterable[Action]) -> int:
 
 
 def with_text(
-    controller: DsMcm | LlmCritic,
+    controller: Controller,
     runs: Sequence[Trajectory],
     attacks: Sequence[Attack],
     harmless: Sequence[str],
