@@ -53,9 +53,9 @@ class Schedule:
 class SftOptions(Schedule):
     """Supervised fine-tuning on the non-anticipative targets."""
 
-    soft: bool = True  # the target is softmax(q / temperature); else all on the best action
-    temperature: float = 0.02  # in units of return
-    balanced: bool = True  # each best action weighs the same in all, however rare it is
+    labels: Literal["returns", "hard", "soft"] = "returns"  # see `stopwise.train.lm.episodes.with_targets`
+    temperature: float = 0.02  # of soft labels, in units of return
+    balanced: bool = False  # each best action weighs the same in all, however rare it is
 
     def __post_init__(self) -> None:
         Schedule.__post_init__(self)

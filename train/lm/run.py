@@ -139,7 +139,8 @@ def prepare(config: LmConfig, table: SignalTable) -> Prepared:
         q = _targets(config, parts["train"], reward, intervention) if "sft" in config.stages() else None
         episodes = make_episodes(sample, here, reward, guards, intervention)
         if q is not None:
-            episodes = with_targets(episodes, [q[episode.run] for episode in episodes], config.sft)
+            values, realised = zip(*(q[episode.run] for episode in episodes), strict=True)
+            episodes = with_targets(episodes, values, realised, config.sft)
         # each run is learned at one price, the prices in turn
         training += [episode for index, episode in enumerate(episodes) if index % len(priced) == number]
     validation = make_episodes(parts["val"], tokens, config.reward, guards, intervention)
@@ -161,8 +162,8 @@ def prepare(config: LmConfig, table: SignalTable) -> Prepared:
 
 def _targets(
     config: LmConfig, training: SignalTable, reward: Any, intervention: Forbidden | Noop | Uplift
-) -> dict[str, NDArray[np.float64]]:
-    """Regressed action values of every training run, by its id; all training runs take part in the regression."""
+) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Regressed and realised action values of every training run, by its id; all of them take part in the fits."""
     names = config.target_features
     spec = FeatureSpec(default_features(training, privileged=config.privileged) if names is None else names)
     check_privilege(spec, training.info.config, privileged=config.privileged)
@@ -176,7 +177,7 @@ def _targets(
         seed=config.seed,
     )
     bounds = zip(training.episodes, training.offsets[:-1], training.offsets[1:], strict=True)
-    return {episode.id: targets.q[start:stop] for episode, start, stop in bounds}
+    return {episode.id: (targets.q[start:stop], targets.returns[start:stop]) for episode, start, stop in bounds}
 
 
 def _learn(

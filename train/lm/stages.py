@@ -7,14 +7,13 @@ from typing import Any
 
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
 from trl.trainer.sft_config import SFTConfig
 
 from stopwise.controllers.rendering import Tokens
 from stopwise.data.errors import UsageError
 from stopwise.train.lm.config import ExactOptions, LmConfig, Schedule, SftOptions
 from stopwise.train.lm.episodes import LmEpisode
-from stopwise.train.lm.trainer import PolicyTrainer
+from stopwise.train.lm.trainer import PolicyTrainer, last_checkpoint
 
 _CURVE = (  # of what trackers are told, what stands in a result
     "step", "epoch", "loss", "grad_norm", "learning_rate", "return", "entropy", "seconds", "state_gradients", "reward",
@@ -69,11 +68,6 @@ def run_stage(
     return result_of(trainer)
 
 
-def last_checkpoint(folder: Path) -> str | None:
-    """Where an interrupted stage goes on; None: it begins."""
-    return get_last_checkpoint(str(folder)) if folder.exists() else None
-
-
 def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: int) -> dict[str, Any]:
     """Arguments of TRL's trainers that all stages share.
 
@@ -115,6 +109,7 @@ def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: i
         "save_strategy": "steps",
         "save_steps": options.evaluate_every,
         "save_total_limit": 2,
+        "restore_callback_states_from_checkpoint": options.patience > 0,  # looks without a better one so far
         "load_best_model_at_end": True,
         "metric_for_best_model": "eval_return",
         "greater_is_better": True,
