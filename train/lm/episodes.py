@@ -11,7 +11,7 @@ from stopwise.controllers.guards import Guards
 from stopwise.controllers.rendering import RenderingSpec, Tokens, contexts
 from stopwise.data.records import Action
 from stopwise.envs.interventions import InterventionModel
-from stopwise.envs.lattice import Lattice, lattices
+from stopwise.envs.lattice import Lattice, lattices, question_weights
 from stopwise.envs.rewards import Reward
 from stopwise.signals.table import SignalTable
 from stopwise.train.lm.config import SftOptions
@@ -134,6 +134,12 @@ def _normalised(
         replace(episode, weights=np.asarray(episode.weights) * scale[best])
         for episode, best in zip(episodes, best_of, strict=True)
     ]
+
+
+def episode_weights(episodes: Sequence[LmEpisode]) -> Floats:
+    """Weights (E,) that sum to 1: every question counts once."""
+    codes = {question: number for number, question in enumerate(dict.fromkeys(e.question for e in episodes))}
+    return question_weights(np.array([codes[episode.question] for episode in episodes]))
 
 
 def sample_runs(table: SignalTable, count: int | None, salt: str) -> SignalTable:

@@ -26,14 +26,13 @@ from stopwise.signals.features import FeatureSpec, build_features, check_privile
 from stopwise.signals.table import SignalTable
 from stopwise.train.action_targets import action_targets
 from stopwise.train.lm.config import LmConfig, Method
-from stopwise.train.lm.episodes import LmEpisode, at_prices, make_episodes, sample_runs, with_targets
+from stopwise.train.lm.episodes import LmEpisode, at_prices, episode_weights, make_episodes, sample_runs, with_targets
 from stopwise.train.lm.network import changed_arrays, restore, scaling, trainable
 from stopwise.train.lm.scoring import policies
 from stopwise.train.lm.stages import StageResult, run_stage
 from stopwise.train.lm.trainer import Progress, StepProgress
-from stopwise.train.lm.tuning import Thresholds, choose_thresholds
 from stopwise.train.train import default_features, informative_columns, run_folder
-from stopwise.train.tune import full_recall
+from stopwise.train.tune import ThresholdPair, full_recall, pair_on_lattices
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -59,7 +58,7 @@ class Trained:
     package: PolicyPackage
     arrays: Arrays
     result: StageResult
-    thresholds: Thresholds
+    thresholds: ThresholdPair
 
 
 def train_lm(
@@ -98,7 +97,7 @@ def train_lm(
             if _main_process():
                 _write_arrays(work / f"{stage}.safetensors", arrays)
                 write_json(done, asdict(result))
-        trained[stage] = _finish(stage, network, arrays, result, prepared, config, table)
+        trained[stage] = _finish(stage, arrays, result, prepared, config, table)
     return trained, _record(config, prepared, trained, network)
 
 
@@ -219,7 +218,6 @@ def _learn(
 
 def _finish(
     stage: Method,
-    network: Any,
     arrays: Arrays,
     result: StageResult,
     prepared: Prepared,
@@ -227,17 +225,19 @@ def _finish(
     table: SignalTable,
 ) -> Trained:
     """Choose the thresholds and wrap the policy."""
-    found = list(policies(network, prepared.validation, prepared.tokens))
-    chosen = choose_thresholds(prepared.validation, found, prepared.full_recall, config.objective)
     controller = SmallLM(
         None,
         arrays,
         base=BaseModel(prepared.base.name, prepared.base.sha256),
         rendering=prepared.tokens.spec,
         scaling=scaling(config.lora),
-        threshold=chosen.threshold,
-        intervene_threshold=chosen.intervene_threshold,
     )
+    # what is deployed chooses its thresholds: the merged network in float32, in whatever precision it was trained
+    found = list(policies(controller.network, prepared.validation, prepared.tokens))
+    runs = [episode.lattice for episode in prepared.validation]
+    weights = episode_weights(prepared.validation)
+    chosen = pair_on_lattices(runs, found, weights, prepared.full_recall, config.objective)
+    controller.threshold, controller.intervene_threshold = chosen.threshold, chosen.intervene_threshold
     figures = {"return": chosen.value, "recall": chosen.recall, "searches": chosen.searches}
     training = {
         "method": stage,
