@@ -29,10 +29,9 @@ from stopwise.envs.lattice import Lattice
 from stopwise.train.lm.config import GrpoOptions, LmConfig
 from stopwise.train.lm.episodes import LmEpisode, Part
 from stopwise.train.lm.losses import ActionUse, masked_log_policy
-from stopwise.train.lm.network import former_names
 from stopwise.train.lm.scoring import action_logits, policies
-from stopwise.train.lm.stages import StageResult, result_of, shared_arguments
-from stopwise.train.lm.trainer import ValidationReturn, last_checkpoint, seconds_so_far
+from stopwise.train.lm.stages import StageResult, learn, shared_arguments
+from stopwise.train.lm.trainer import ValidationReturn, seconds_so_far
 
 
 class NoSpreadWarning(UserWarning):
@@ -286,9 +285,7 @@ def run_grpo(
 ) -> StageResult:
     """Train in place, from the last checkpoint in `folder` if there is one; arguments as in `run_stage`."""
     trainer = group_trainer(network, tokenizer, tokens, episodes, validation, options, config, folder, callbacks)
-    with former_names():
-        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    return result_of(trainer)
+    return learn(trainer, network, config, folder, keep_start=True)
 
 
 def group_trainer(

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from stopwise.controllers.rendering import Tokens
 from stopwise.data.errors import UsageError
 from stopwise.train.lm.config import ExactOptions, LmConfig, Schedule, SftOptions
 from stopwise.train.lm.episodes import LmEpisode
+from stopwise.train.lm.network import changed_arrays, former_names, restore
 from stopwise.train.lm.trainer import PolicyTrainer, last_checkpoint
 
 _CURVE = (  # of what trackers are told, what stands in a result
@@ -65,8 +66,28 @@ def run_stage(
     trainer = PolicyTrainer(network, arguments, tokens, tokenizer, episodes, validation, options, callbacks)
     if isinstance(options, ExactOptions) and options.kl:
         trainer.remember_reference()
-    trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    return result_of(trainer)
+    return learn(trainer, network, config, folder, keep_start=isinstance(options, ExactOptions))
+
+
+def learn(trainer: Any, network: Any, config: LmConfig, folder: Path, *, keep_start: bool) -> StageResult:
+    """Run a trainer to its end, from the last checkpoint in `folder` if there is one.
+
+    Args:
+        trainer: of transformers.
+        network: that it trains.
+        config: of the run.
+        folder: of its checkpoints.
+        keep_start: whether the weights that it began with are put back where no later ones have a better return.
+    """
+    start = changed_arrays(network, config.lora) if keep_start else {}
+    with former_names():
+        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    result = result_of(trainer)
+    first = next((entry["eval_return"] for entry in result.curve if "eval_return" in entry), float("nan"))
+    if keep_start and not result.best_return > first:
+        restore(network, config.lora, start)
+        result = replace(result, best_return=first)
+    return result
 
 
 def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: int) -> dict[str, Any]:
