@@ -365,6 +365,7 @@ def measured(part: str, options: argparse.Namespace) -> dict[str, Any]:
         sys.exit(f"scale: part {part} failed")
     result = json.loads((options.work / f"{part}.found.json").read_text(encoding="utf-8"))
     result |= {"peak_mb": usage.ru_maxrss // 1024, "cpu_seconds": usage.ru_utime + usage.ru_stime}
+    result["threads"] = os.getenv("OMP_NUM_THREADS", "all cores")
     write_json(record, {"sizes": mattering, "result": result})
     return result
 
@@ -388,7 +389,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     result = {
         "command": "python benchmarks/scale.py --work SCRATCH "
         + " ".join(f"--{name} {getattr(options, name)}" for name in SIZES),
-        "machine": {"processor": platform.machine(), "cores": os.cpu_count(), "threads": os.getenv("OMP_NUM_THREADS")},
+        "machine": {"processor": platform.machine(), "cores": os.cpu_count()},
         "versions": {name: version(name) for name in ("numpy", "faiss-cpu", "bm25s")},
         "vectors": f"{options.encoded} of {options.documents} documents are really encoded; the other vectors are "
         "drawn around those, since encoding them all takes hours on a CPU",

@@ -18,9 +18,9 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from stopwise.controllers.rendering import Tokens
 from stopwise.data.records import Action
-from stopwise.envs.lattice import expected, question_weights
+from stopwise.envs.lattice import expected
 from stopwise.train.lm.config import ExactOptions, SftOptions
-from stopwise.train.lm.episodes import LmEpisode
+from stopwise.train.lm.episodes import LmEpisode, episode_weights
 from stopwise.train.lm.losses import ActionUse, exact_loss, imitation_loss
 from stopwise.train.lm.scoring import action_logits, policies
 
@@ -236,8 +236,7 @@ def validation_figures(
     network: Any, episodes: Sequence[LmEpisode], tokens: Tokens, chosen: Sequence[int]
 ) -> list[float]:
     """This process's part of the sums: return, recall, searches, interventions, and visits by action."""
-    codes = {question: number for number, question in enumerate(dict.fromkeys(e.question for e in episodes))}
-    weights = question_weights(np.array([codes[episode.question] for episode in episodes]))
+    weights = episode_weights(episodes)
     sums = np.zeros(4 + len(Action))
     mine = [episodes[index] for index in chosen]
     for index, episode, policy in zip(chosen, mine, policies(network, mine, tokens), strict=True):
