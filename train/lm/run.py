@@ -1,6 +1,7 @@
 """Training a small language model: data, stages, thresholds, the policy."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -335,6 +336,4 @@ def _read_arrays(path: Path) -> Arrays:
 
 
 def _main_process() -> bool:
-    from accelerate import PartialState
-
-    return PartialState().is_main_process
+    return os.environ.get("RANK", "0") == "0"  # of torchrun and accelerate; see `shared_arguments`

@@ -1,5 +1,6 @@
 """One stage of training: arguments, trainer, checkpoints, the curve."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,9 +81,8 @@ def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: i
     Raises:
         UsageError: the batch cannot be shared out evenly, or bf16 was asked for where there is none.
     """
-    from accelerate import PartialState
-
-    processes = PartialState().num_processes
+    # of torchrun and accelerate: before TRL's arguments are made, accelerate's own state does not know of CPU processes
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
     part = options.micro_batch * processes
     if options.batch % part:
         raise UsageError(

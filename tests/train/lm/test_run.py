@@ -14,7 +14,7 @@ from stopwise.controllers.lm import SmallLM
 from stopwise.controllers.package import read_package, write_package
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Action
-from stopwise.envs.lattice import by_thresholds, mean_expected, question_weights
+from stopwise.envs.lattice import by_thresholds, expected, question_weights
 from stopwise.envs.replay import ReplayEnv
 from stopwise.evaluation.rollout import rollout
 from stopwise.evaluation.statistics import question_means
@@ -24,8 +24,7 @@ from stopwise.train.lm.network import restore, trainable
 from stopwise.train.lm.run import prepare, train_lm
 from stopwise.train.lm.scoring import action_logits
 from stopwise.train.lm.trainer import CollapseWarning, PolicyTrainer
-from stopwise.train.lm.tuning import choose_thresholds
-from stopwise.train.tune import Objective
+from stopwise.train.tune import Objective, pair_on_lattices
 
 GOLDEN = Path(__file__).parent / "golden"
 METHODS = ("sft", "exact", "grpo")
@@ -325,16 +324,14 @@ class TestThresholds:
         from stopwise.envs.lattice import masked
 
         found = [masked(rng.dirichlet(np.ones(3), size=e.lattice.shape[:2]), e.lattice.legal) for e in episodes]
-        chosen = choose_thresholds(episodes, found, prepared.full_recall, Objective())
         questions = {name: number for number, name in enumerate(dict.fromkeys(e.question for e in episodes))}
         weights = question_weights(np.array([questions[e.question] for e in episodes]))
+        runs = [episode.lattice for episode in episodes]
+        chosen = pair_on_lattices(runs, found, weights, prepared.full_recall, Objective())
 
         def value(stop, nudge):
-            made = [
-                by_thresholds(p, e.lattice.legal, np.array([stop]), np.array([nudge]))
-                for p, e in zip(found, episodes, strict=True)
-            ]
-            return float(mean_expected([e.lattice for e in episodes], made, weights).value[0])
+            made = [by_thresholds(p, run.legal, np.array([stop]), np.array([nudge])) for p, run in zip(found, runs)]
+            return sum(w * float(expected(run, p).value[0]) for w, run, p in zip(weights, runs, made))
 
         assert value(chosen.threshold, chosen.intervene_threshold) == pytest.approx(chosen.value)
         tried = [value(stop, nudge) for stop in (0, 0.3, 0.6, 0.9, 2) for nudge in (0.3, 0.7, 2)]
