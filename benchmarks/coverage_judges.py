@@ -67,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--logs", type=Path, default=SAMPLES / "trajectories.parquet")
     parser.add_argument("--model", default=SMOLLM2, help="of the judge llm: a local language model")
-    parser.add_argument("--questions", type=int, default=12, help="test questions that the judge llm is run on")
+    parser.add_argument("--questions", type=int, default=12, help="test questions for the judge llm; 0 leaves it out")
     parser.add_argument("--agent", default="chaser", help="whose runs the judge llm is run on")
     parser.add_argument("--steps", type=int, default=8, help="first search steps of those runs")
     parser.add_argument("--max-tokens", type=int, default=96, help="of a reply of the language model")
@@ -119,13 +119,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
             "encoder, all test questions": agreement(whole),
             "encoder, all test questions, thresholds by highest kappa": agreement(anew(whole, most_kappa)),
             "always uncovered, all test questions": agreement(judge_runs(held_out, Uncovered)),
+        },
+    }
+    if part:
+        result["agreement"] |= {
             "encoder, the part": agreement(judge_runs(part, by_encoder)),
             "llm, the part": agreement(judge_runs(part, by_llm)),
             "always uncovered, the part": agreement(judge_runs(part, Uncovered)),
-        },
-    }
-    report = coverage.report()
-    result["llm"] = {name: report[name] for name in ("coverage_model", "judged", "failed", "failures")}
+        }
+        report = coverage.report()
+        result["judge_llm"] = {name: report[name] for name in ("coverage_model", "judged", "failed", "failures")}
     write_json(options.out, result)
     for name, row in result["agreement"].items():
         tell(f"{name}: {row['agreement']} kappa {row['kappa']} auroc {row['auroc']['value']} {row['auroc']['ci']}")

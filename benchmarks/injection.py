@@ -15,24 +15,24 @@ was, by the cache of replies.
 """
 
 import argparse
+import copy
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy.stats import binomtest
 
 from stopwise.cli.output import logs_path, signals_path
 from stopwise.controllers.base import Controller, Decision, RunSoFar
-from stopwise.controllers.ds_mcm import DsMcm
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.kinds import RULES, asks_model, connect, make_rule
-from stopwise.controllers.llm_critic import LlmCritic
 from stopwise.controllers.memory.entries import LABELS, Entry, Recalled
 from stopwise.controllers.memory.sessions import extract_abstraction, history_summary, session_text
 from stopwise.controllers.package import read_package
@@ -45,12 +45,13 @@ from stopwise.data.records import Action, Step, Trajectory
 from stopwise.data.splits import split_of
 from stopwise.data.store import read_trajectories
 from stopwise.evaluation.record import provenance
-from stopwise.models.chat import Message
+from stopwise.models.chat import ChatReply, ChatRequest, Message
 from stopwise.models.chat_client import ChatClient
 from stopwise.models.chat_config import ChatConfig, open_chat
 from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.models.encoders import SentenceTransformerEncoder
 from stopwise.models.local_lm import LocalLM
+from stopwise.models.response_cache import ResponseCache, request_key
 from stopwise.signals.compute import run_signals
 from stopwise.signals.table import SignalInfo, read_table
 from stopwise.signals.tracker import SignalRow
@@ -59,6 +60,8 @@ from stopwise.train.train import run_folder
 ATTACKS = Path(__file__).with_name("injection_attacks.json")
 MARK = "ZEBRA-7"  # what some attacks want to be suggested
 AT = 4  # the search after which text-reading controllers are asked
+Item = TypeVar("Item")
+READERS = ("llm_critic", "ds_mcm")
 PARTS = ("no_text", "text", "verdicts")
 ACTION_OF = {"stop": Action.STOP, "continue": Action.CONTINUE, "intervene": Action.INTERVENE}
 
@@ -96,13 +99,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=int, default=5, help="logged runs for controllers that read no text")
     parser.add_argument("--states", type=int, default=3, help="states for controllers that do, each attack at one")
     parser.add_argument("--max-tokens", type=int, default=300, help="of a reply")
+    parser.add_argument("--seconds", type=float, help="of CPU time for reading texts; the next call goes on")
+    parser.add_argument("--reader", choices=READERS, action="append", help="readers of texts to ask; both by default")
     parser.add_argument("--only", choices=PARTS, action="append", help="parts to run; others are kept")
-    parser.add_argument("--attacks", type=int, help="only the first N attacks, to try it out")
+    parser.add_argument("--attacks", type=int, help="so many attacks, spread over the list; all by default")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
     given = json.loads(ATTACKS.read_text(encoding="utf-8"))
-    attacks = [Attack(**attack) for attack in given["attacks"]][: args.attacks]
-    harmless = given["harmless"][: args.attacks]
+    attacks = spread([Attack(**attack) for attack in given["attacks"]], args.attacks)
+    harmless = spread(given["harmless"], None if args.attacks is None else max(1, args.attacks // 6))
     runs = test_runs(max(args.runs, args.states))
     info = read_table(signals_path("samples")).info
     llm = load_config(ChatConfig, args.llm) if args.llm else ChatConfig(local="SmolLM2-135M-Instruct", tries=1)
@@ -114,35 +119,44 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parts = args.only or PARTS
     kept = read_json(args.out) if args.only and args.out.exists() else {}
     record = provenance(command, {"states_at_search": AT}, {"attacks": ATTACKS, "logs": logs_path("samples")})
-    commands = {**kept.get("commands", {}), **dict.fromkeys(parts, record.pop("command"))}
-    result: dict[str, Any] = (
-        kept
-        | record
-        | {
-            "commands": commands,
-            "attacks": len(attacks),
-            "by_family": dict(Counter(attack.family for attack in attacks)),
-            "harmless": len(harmless),
-        }
-    )
+    # parts may have been run by calls of their own, with other numbers
+    run = {"command": record.pop("command"), "attacks": len(attacks), "harmless": len(harmless)}
+    families = dict(Counter(attack["family"] for attack in given["attacks"]))
+    result: dict[str, Any] = kept | record | {"families": families}
+    result["parts"] = kept.get("parts", {}) | dict.fromkeys(parts, run)
     if "no_text" in parts:
-        result["reads_no_text"] = [without_text(c, runs[: args.runs], attacks, harmless, info) for c in blind]
+        encoder = CachedEncoder(SentenceTransformerEncoder(), ":memory:")
+        result["reads_no_text"] = [
+            without_text(controller, runs[: args.runs], attacks, harmless, info, encoder) for controller in blind
+        ]
+        encoder.close()
     if "text" in parts:
         result["reads_text"] = []
-        for controller in (LlmCritic(), DsMcm(slow=True)):
-            controller.max_tokens = args.max_tokens
-            result["reads_text"].append(with_text(controller, runs[: args.states], attacks, harmless, client))
+        for reader in args.reader or READERS:
+            slow = {"slow": True} if reader == "ds_mcm" else {}
+            controller = make_rule(reader, {"max_tokens": args.max_tokens, **slow})
+            states = runs[: args.states]
+            result["reads_text"].append(with_text(controller, states, attacks, harmless, client, args.seconds))
         bill = client.ledger.report()
         result["llm"] = {"model": client.id, "max_tokens": args.max_tokens, "tries": llm.tries, **bill}
     if "verdicts" in parts and llm.local is not None:
         model = LocalLM(llm.local)
+        likelihood = Likelihood(model, ResponseCache(args.cache), args.seconds)
         result["verdicts"] = [
-            {"prompt": name, "model": model.id, **forced(model, write, runs[: args.states], attacks, harmless)}
-            for name, write in (("critic", critic_prompt), ("slow_monitor", with_memory))
+            {"reader": reader, "model": model.id, **forced(likelihood, write, runs[: args.states], attacks, harmless)}
+            for reader, write in (("llm_critic", critic_prompt), ("ds_mcm", with_memory))
+            if reader in (args.reader or READERS)
         ]
     write_json(args.out, result)
     show(result)
     return 0
+
+
+def spread(items: Sequence[Item], count: int | None) -> list[Item]:
+    """`count` items at even distances, or all."""
+    if count is None or count >= len(items):
+        return list(items)
+    return [items[index * len(items) // count] for index in range(count)]
 
 
 def test_runs(count: int) -> list[Trajectory]:
@@ -186,10 +200,10 @@ def without_text(
     attacks: Sequence[Attack],
     harmless: Sequence[str],
     info: SignalInfo,
+    encoder: CachedEncoder,
 ) -> dict[str, Any]:
     """How many decisions of a controller that reads no text change, with signals as measured and computed anew."""
     signals = replace(info.config, signals=tuple(name for name in controller.reads if name in info.config.signals))
-    encoder = CachedEncoder(SentenceTransformerEncoder(), ":memory:")
     calibrations = {(agent, source): line for agent, source, line in info.calibrations}
     changed: Counter[str] = Counter()
     made: Counter[str] = Counter()
@@ -205,7 +219,6 @@ def without_text(
             made[what] += len(clean)
             changed[f"{what}, signals as measured"] += differing(clean, same)
             changed[f"{what}, signals anew"] += differing(clean, other)
-    encoder.close()
     return {
         "controller": controller.kind,
         "decisions": dict(made),
@@ -223,11 +236,12 @@ def differing(one: Iterable[Action], other: Iterable[Action]) -> int:
 
 
 def with_text(
-    controller: DsMcm | LlmCritic,
+    controller: Controller,
     runs: Sequence[Trajectory],
     attacks: Sequence[Attack],
     harmless: Sequence[str],
     client: ChatClient,
+    seconds: float | None = None,
 ) -> dict[str, Any]:
     """How often a controller that reads text decides otherwise because of an attack; every state is flagged."""
     connect(controller, client, FixedMemory(remembered()))
@@ -239,11 +253,13 @@ def with_text(
         after = ask(controller, runs[number % len(runs)], attack.text)
         failures.update([after.cost.failure] if after.cost.failure else [])
         attacked.append((attack, before, after))
+        check_time(seconds)
         print(f"{controller.kind}: {number + 1} of {len(attacks)} attacks", file=sys.stderr, flush=True)
     moved = []
     for number, text in enumerate(harmless):
         after = ask(controller, runs[number % len(runs)], text)
         failures.update([after.cost.failure] if after.cost.failure else [])
+        check_time(seconds)
         moved.append(after.action is not clean[number % len(runs)].action)
     marked = [(before, after) for attack, before, after in attacked if MARK in attack.text]
     # an attack can only be obeyed in its action where the clean decision was another one and the action exists
@@ -284,7 +300,7 @@ def with_memory(run: RunSoFar) -> str:
 
 
 def forced(
-    model: LocalLM,
+    likelihood: "Likelihood",
     write: Callable[[RunSoFar], str],
     runs: Sequence[Trajectory],
     attacks: Sequence[Attack],
@@ -298,7 +314,7 @@ def forced(
         attacked = [index for index in range(len(attacks)) if index % len(runs) == number]
         spoken = [index for index in range(len(harmless)) if index % len(runs) == number]
         texts = [None, *(attacks[index].text for index in attacked), *(harmless[index] for index in spoken)]
-        found = margins(model, [write(state(run, text)) for text in texts])
+        found = likelihood.margins([write(state(run, text)) for text in texts])
         clean.append(found[0])
         by_attack |= dict(zip(attacked, found[1 : len(attacked) + 1], strict=True))
         by_sentence |= dict(zip(spoken, found[len(attacked) + 1 :], strict=True))
@@ -327,35 +343,59 @@ def forced(
     }
 
 
-def margins(model: LocalLM, prompts: Sequence[str]) -> list[float]:
-    """For each prompt, log p(1) - log p(0) in nats where the reply says whether there is an error.
+class Likelihood:
+    """Verdicts of a model in this process by likelihood, kept in the cache of replies.
 
-    What the prompts have in common at their beginning is read once.
+    Args:
+        model: the model.
+        cache: where margins are kept.
+        seconds: CPU time after which no further one is computed; None: no bound.
     """
-    import copy
 
-    import torch
+    def __init__(self, model: LocalLM, cache: ResponseCache, seconds: float | None) -> None:
+        self.model = model
+        self._cache = cache
+        self._seconds = seconds
 
-    model.context  # noqa: B018 - loads the network
-    network, ids, last = model._network, [], (0, 0)
-    for prompt in prompts:
-        text = model.render([Message("user", prompt)], begin_reply=True)
-        zero, _ = model.encode_with_spans(f'{text}{{"err": 0')
-        one, _ = model.encode_with_spans(f'{text}{{"err": 1')
-        assert zero[:-1] == one[:-1]
-        ids.append(zero[:-1])
-        last = (zero[-1], one[-1])
-    shared = 0
-    while all(len(row) > shared + 1 and row[shared] == ids[0][shared] for row in ids):
-        shared += 1
-    found = []
-    with torch.inference_mode():
-        begun = network(torch.tensor([ids[0][:shared]]), use_cache=True, logits_to_keep=1).cache
-        for row in ids:
-            rest = torch.tensor([row[shared:]])
-            logits = network(rest, cache=copy.deepcopy(begun), use_cache=True, logits_to_keep=1).logits[0, -1]
-            found.append(float(logits[last[1]] - logits[last[0]]))
-    return found
+    def margins(self, prompts: Sequence[str]) -> list[float]:
+        """For each prompt, log p(1) - log p(0) in nats where the reply says whether there is an error.
+
+        What the prompts have in common at their beginning is read once.
+
+        Raises:
+            SystemExit: the time is used up; what was computed is kept.
+        """
+        import torch
+
+        requests = [ChatRequest((Message("user", prompt),), max_tokens=1) for prompt in prompts]
+        keys = [request_key(f"margin of {self.model.id}", request) for request in requests]
+        missing = [index for index, key in enumerate(keys) if self._cache.get(key) is None]
+        if missing:
+            texts = [self.model.render(request.messages, begin_reply=True) for request in requests]
+            zeros = [self.model.encode_with_spans(f'{text}{{"err": 0')[0] for text in texts]
+            ones = [self.model.encode_with_spans(f'{text}{{"err": 1')[0] for text in texts]
+            shared = 0
+            while all(len(row) > shared + 2 and row[shared] == zeros[0][shared] for row in zeros):
+                shared += 1
+            network = self.model._network  # loaded by then; only here is more wanted of it than a `ChatModel` offers
+            with torch.inference_mode():
+                begun = network(torch.tensor([zeros[0][:shared]]), use_cache=True, logits_to_keep=1).cache
+                for index in missing:
+                    zero, one = zeros[index], ones[index]
+                    assert zero[:-1] == one[:-1]
+                    rest = torch.tensor([zero[shared:-1]])
+                    output = network(rest, cache=copy.deepcopy(begun), use_cache=True, logits_to_keep=1)
+                    margin = float(output.logits[0, -1, one[-1]] - output.logits[0, -1, zero[-1]])
+                    self._cache.put(keys[index], self.model.id, ChatReply(repr(margin), "margin", self.model.id))
+                    check_time(self._seconds)
+        found = [self._cache.get(key) for key in keys]
+        return [float(reply.text) for reply in found if reply is not None]
+
+
+def check_time(seconds: float | None) -> None:
+    """Leave when this process has used so much CPU time."""
+    if seconds is not None and time.process_time() > seconds:
+        raise SystemExit("the time is used up; the same command goes on where this one stopped")
 
 
 def state(run: Trajectory, text: str | None) -> RunSoFar:
@@ -388,7 +428,7 @@ def remembered() -> Recalled:
         )
         if all(len(pool) == 2 for pool in pools.values()):
             break
-    return Recalled(*(tuple(pools[label]) for label in LABELS))
+    return Recalled(pools[LABELS[0]], pools[LABELS[1]])
 
 
 def share(hits: Sequence[bool]) -> dict[str, Any]:

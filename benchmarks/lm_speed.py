@@ -108,10 +108,7 @@ def decision_cost(
 ) -> dict[str, Any]:
     """Decisions over one run, each with the rows so far in the cache, against bare passes over the same new tokens."""
     controller = SmallLM(None, {}, base=BaseModel(base.name, base.sha256), rendering=spec)
-    controller.prepare()
-    if args.dtype != "float32":
-        controller._scorer._network.to(getattr(torch, args.dtype))
-    network = controller._scorer._network
+    network = controller.network.to(getattr(torch, args.dtype))
     index = int(np.argmax(sample.lengths))
     first, last = sample.offsets[index], sample.offsets[index + 1]
     rows = [sample.row(row) for row in range(first, last)]

@@ -1,18 +1,18 @@
 """What the source of RE changes: logged log-probabilities against scoring by a local language model.
 
-    python benchmarks/reasoning_source.py --questions 40 --runs data/samples/scored.parquet \
+    python benchmarks/reasoning_source.py --questions 12 --runs data/samples/scored.parquet \
         --out docs/results/reasoning_source.json
 
-Takes a fixed part of the sample logs, whose RE is the entropy of the scripted agents' own moves, scores the same
-thoughts with a language model, and writes the scored runs. Then both are treated alike: SE by the cut of the samples'
-signal table, the RE-SE lines fitted on the successful training runs of this part, and the AUROC of RE, SE and residual
-against new gold, on the same steps and the same resamples of questions. The scores are cached as they come, so an
-interrupted call goes on where it was.
+Takes the first steps of a fixed part of the sample logs, whose RE is the entropy of the scripted agents' own moves,
+scores the same thoughts with a language model, and writes the scored runs. Then both are treated alike: SE by the cut
+of the samples' signal table, the RE-SE lines fitted on the successful training runs of this part, and the AUROC of RE,
+SE and residual against new gold, on the same steps and the same resamples of questions. The scores are cached as they
+come, so an interrupted call goes on where it was; a larger part holds the smaller ones.
 """
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, replace
 from importlib.resources import files
 from pathlib import Path
@@ -53,6 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--logs", type=Path, default=SAMPLES / "trajectories.parquet")
     parser.add_argument("--signals", type=Path, default=SAMPLES / "signals.parquet", help="table whose SE cut is used")
     parser.add_argument("--questions", type=int, default=40, help="all runs of so many questions")
+    parser.add_argument("--steps", type=int, default=8, help="first search steps of each run; 0 for all")
     parser.add_argument("--model", default=SMOLLM2)
     parser.add_argument("--window", type=int, default=WINDOW.conversation, help="characters of a run that it reads")
     parser.add_argument("--cache", type=Path, help="embedding cache (default: below ~/.cache/stopwise)")
@@ -62,6 +63,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
 
     logged = part_of(list(read_trajectories(options.logs)), options.questions)
+    if options.steps:
+        logged = [replace(run, steps=run.search_steps[: options.steps]) for run in logged]
     scorer = ReasoningScorer(LocalLM(options.model), options.scores, Window(conversation=options.window))
     scored = list(scorer.score(logged, tell))
     write_trajectories(options.runs, scored)
@@ -69,7 +72,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     info = read_table(options.signals).info
     encoder = CachedEncoder(SentenceTransformerEncoder(), options.cache)
     tables = {"logged": table_of(logged, info, encoder), scorer.source: table_of(scored, info, encoder)}
-    settings = {"questions": options.questions, "model": options.model, "window": options.window}
+    settings = {
+        "questions": options.questions,
+        "steps": options.steps,
+        "model": options.model,
+        "window": options.window,
+    }
     words = ["python", "benchmarks/reasoning_source.py", *(arguments or sys.argv[1:])]
     result = provenance(words, settings, {"logs": options.logs, "signals": options.signals}) | compare(tables)
     write_json(options.out, result)
@@ -94,40 +102,58 @@ def table_of(runs: Sequence[Trajectory], info: SignalInfo, encoder: CachedEncode
 
 
 def compare(tables: dict[str, SignalTable]) -> dict[str, Any]:
-    """AUROC by source and signal on the steps at which every source has RE and residual, and how RE agrees."""
+    """AUROC by source and signal on the steps at which every source has the signal, and how RE agrees.
+
+    A residual is missing at first steps, and where too few steps of an agent's successful training runs are in this
+    part for a line of its own.
+    """
     from scipy.stats import spearmanr
 
-    first = next(iter(tables.values()))
     known = {source: table.select(table.has_gold) for source, table in tables.items()}
-    shared = np.logical_and.reduce([~np.isnan(table.column("residual")) for table in known.values()])
-    gold = known[next(iter(known))]
-    labels = gold.label("nir") > 0
-    questions = gold.question_codes[gold.episode_of_row]
-    bootstrap = QuestionBootstrap(int(gold.question_codes.max()) + 1)
+    first = next(iter(known.values()))
+    labels = first.label("nir") > 0
+    questions = first.question_codes[first.episode_of_row]
+    bootstrap = QuestionBootstrap(int(first.question_codes.max()) + 1)
+    has = {name: _shared(known.values(), name) for name in COMPARED}
+    rows = has["RE"]
+    has["SE"] = has["SE"] & rows
 
     aurocs: dict[str, Any] = {}
     for source, table in known.items():
-        signals = {name: table.column(name)[shared] for name in COMPARED}
-        found = auroc_table(signals, labels[shared], gold.turns[shared], questions[shared], bootstrap)
-        aurocs[source] = {name: {kind: found[name][kind].to_json() for kind in AUROC_KINDS} for name in COMPARED}
-    columns = [table.column("RE")[shared] for table in known.values()]
+        aurocs[source] = {}
+        for name, there in has.items():
+            values = {name: table.column(name)[there]}
+            found = auroc_table(values, labels[there], first.turns[there], questions[there], bootstrap)[name]
+            aurocs[source][name] = {kind: found[kind].to_json() for kind in AUROC_KINDS}
+    columns = [table.column("RE")[rows] for table in known.values()]
     return {
         "auroc": aurocs,
-        "spearman_re": float(spearmanr(*columns).statistic),
+        "spearman_re": _number(spearmanr(*columns).statistic),
         "spearman_re_by_agent": {
-            agent: float(spearmanr(*(column[rows] for column in columns)).statistic)
-            for agent, rows in agents_of(gold, shared).items()
+            agent: _number(spearmanr(*(column[chosen] for column in columns)).statistic)
+            for agent, chosen in agents_of(first, rows).items()
         },
         "re": {source: figures(table.column("RE")) for source, table in known.items()},
         "lines": {
-            source: {agent: asdict(line) for agent, _, line in one.info.calibrations} for source, one in tables.items()
+            source: {agent: asdict(line) for agent, _, line in table.info.calibrations}
+            for source, table in tables.items()
         },
         "runs": len(first),
         "questions": bootstrap.n_questions,
-        "steps": int(shared.sum()),
-        "steps_left_out": int((~shared).sum()),
-        "productive_share": float(labels[shared].mean()),
+        "steps": {name: int(there.sum()) for name, there in has.items()},
+        "all_steps": len(labels),
+        "productive_share": float(labels[rows].mean()),
     }
+
+
+def _shared(tables: Iterable[SignalTable], name: str) -> NDArray[np.bool_]:
+    """Where every table has the signal."""
+    return np.logical_and.reduce([~np.isnan(table.column(name)) for table in tables])
+
+
+def _number(value: Any) -> float | None:
+    """A statistic, or None where it is not defined."""
+    return None if np.isnan(value) else float(value)
 
 
 def agents_of(table: SignalTable, rows: NDArray[np.bool_]) -> dict[str, NDArray[np.bool_]]:

@@ -15,6 +15,7 @@ from stopwise.data.errors import UsageError
 from stopwise.envs.arena.collection import CollectConfig, RethinkerChoice
 from stopwise.envs.rewards import Reward
 from stopwise.models.chat_config import ChatConfig
+from stopwise.models.ledger import Budget
 
 
 @dataclass(frozen=True)
@@ -171,7 +172,7 @@ def _arena(
 
     arms = make_arms(config, table, connections)
     folder = _arms_folder(out)
-    record = {"config": plain(config), "info": table.info.to_json()}
+    record = {"config": plain(_without_budget(config)), "info": table.info.to_json()}
     if (folder / "config.json").exists() and read_json(folder / "config.json") != record:
         raise UsageError(f"{folder}: holds the unfinished arms of another benchmark; delete it, or name another --out")
     write_json(folder / "config.json", record)
@@ -193,6 +194,15 @@ def _arena(
         "coverage_judge": table.info.config.coverage_judge,
         "seed": config.seed,
     }
+
+
+def _without_budget(config: BenchmarkConfig) -> BenchmarkConfig:
+    """The config as far as results depend on it: with a larger budget an interrupted benchmark goes on."""
+    llm = None if config.llm is None else replace(config.llm, budget=Budget())
+    arena = config.arena
+    if arena is not None and arena.llm is not None:
+        arena = replace(arena, llm=replace(arena.llm, budget=Budget()))
+    return replace(config, llm=llm, arena=arena)
 
 
 def _arms_folder(out: Path) -> Path:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar, Literal, get_args
 from stopwise.controllers.base import Distribution, Observation, RunSoFar, certain, check_number
 from stopwise.controllers.memory.entries import Entry, Recall, Recalled, online_label
 from stopwise.controllers.memory.sessions import EXTRACTIVE, extract_abstraction, history_summary, session_text
-from stopwise.controllers.prompted import Prompted, PromptVersions
+from stopwise.controllers.prompted import MAX_TOKENS, Prompted, PromptVersions
 from stopwise.controllers.slow_monitor import Critique, Verdict, check_critique, critic_prompt, slow_monitor_prompt
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Action
@@ -37,6 +37,7 @@ class DsMcm(Prompted):
         slow: bool = False,
         recall: int = 2,
         online: bool = False,
+        max_tokens: int = MAX_TOKENS,
         prompts: PromptVersions | None = None,
     ) -> None:
         """Set the monitors.
@@ -49,6 +50,7 @@ class DsMcm(Prompted):
             slow: ask the slow monitor about flagged steps.
             recall: entries that it is shown of each pool, K of eq. 16; 0 is the ablation without memory.
             online: put the sessions of this run into the memory as they are judged (3.3.3).
+            max_tokens: of a reply of the critic.
             prompts: versions that the prompts must have; None takes them as they are.
 
         Raises:
@@ -75,7 +77,7 @@ class DsMcm(Prompted):
         self.online = online
         self.needs = ("residual_z" if with_se else "RE_z",)
         self.reads_text = self.guides = slow
-        self._check_prompts(prompts)
+        self._prepare(max_tokens, prompts)
 
     @property
     def asks_model(self) -> bool:
@@ -143,7 +145,7 @@ class DsMcm(Prompted):
             [entry for entry in pool if entry.question_id != run.question_id][: self.recall]
             for pool in (found.successes, found.failures)
         ]
-        return slow_monitor_prompt(run, Recalled(*others))
+        return slow_monitor_prompt(run, Recalled(others[0], others[1]))
 
     def _session(self, run: RunSoFar) -> tuple[str, str]:
         """S and h of the present step, as they stand in memory entries (eq. 11)."""
@@ -182,5 +184,6 @@ class DsMcm(Prompted):
         if not self.with_se:
             params["with_se"] = False
         if self.slow:
-            params |= {"slow": True, "recall": self.recall, "online": self.online, "prompts": self._versions}
+            params |= {"slow": True, "recall": self.recall, "online": self.online, "max_tokens": self.max_tokens}
+            params["prompts"] = self._versions
         return params

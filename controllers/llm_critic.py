@@ -5,7 +5,7 @@ from typing import Any, ClassVar, get_args
 
 from stopwise.controllers.base import Distribution, Observation, certain
 from stopwise.controllers.ds_mcm import OnFlag
-from stopwise.controllers.prompted import Prompted, PromptVersions
+from stopwise.controllers.prompted import MAX_TOKENS, Prompted, PromptVersions
 from stopwise.controllers.slow_monitor import Critique, Verdict, check_critique, critic_prompt
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
@@ -23,11 +23,14 @@ class LlmCritic(Prompted):
     reads_text = True
     guides = True
 
-    def __init__(self, on_flag: OnFlag = "intervene", prompts: PromptVersions | None = None) -> None:
+    def __init__(
+        self, on_flag: OnFlag = "intervene", max_tokens: int = MAX_TOKENS, prompts: PromptVersions | None = None
+    ) -> None:
         """Set what follows an error.
 
         Args:
             on_flag: the paper intervenes.
+            max_tokens: of a reply.
             prompts: versions that the prompts must have; None takes them as they are.
 
         Raises:
@@ -36,7 +39,7 @@ class LlmCritic(Prompted):
         if on_flag not in get_args(OnFlag):
             raise UsageError(f"llm_critic: on_flag {on_flag!r}; expected one of {', '.join(get_args(OnFlag))}")
         self.on_flag: OnFlag = on_flag
-        self._check_prompts(prompts)
+        self._prepare(max_tokens, prompts)
 
     def distribution(self, observation: Observation) -> tuple[Distribution, str | None]:
         """See `Controller.distribution`.
@@ -58,4 +61,4 @@ class LlmCritic(Prompted):
     @property
     def params(self) -> Mapping[str, Any]:
         """What follows an error, and the prompts' versions."""
-        return {"on_flag": self.on_flag, "prompts": self._versions}
+        return {"on_flag": self.on_flag, "max_tokens": self.max_tokens, "prompts": self._versions}

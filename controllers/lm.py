@@ -83,6 +83,12 @@ class SmallLM(Controller):
         self._scorer = Scorer(self.base, self.weights, scaling, self.rendering)  # shared by all copies
         self.reset()
 
+    @property
+    def network(self) -> Any:
+        """The merged network, a transformers model in float32; loaded at the first call."""
+        self.prepare()
+        return self._scorer.network
+
     def prepare(self) -> None:
         """Load the network.
 
@@ -171,12 +177,12 @@ class Scorer:
         self, base: BaseModel, weights: Mapping[str, NDArray[Any]], scaling: float, rendering: RenderingSpec
     ) -> None:
         self._base, self._weights, self._scaling, self._spec = base, weights, scaling, rendering
-        self._network: Any = None
+        self.network: Any = None
         self._header: Any = None  # cache of the header alone
 
     def load(self) -> None:
         """Load the base and merge; see `SmallLM.prepare`."""
-        if self._network is not None:
+        if self.network is not None:
             return
         from stopwise.models.causal_lm import load_causal_lm
 
@@ -188,7 +194,7 @@ class Scorer:
             )
         merge(loaded.network, self._weights, self._scaling)
         self.tokens = Tokens(self._spec, lambda text: loaded.tokenizer.encode(text, add_special_tokens=False))
-        self._network = loaded.network
+        self.network = loaded.network
 
     def begin(self, start: int) -> Reading:
         """A context that holds the header alone; rows from `start` on are to follow."""
@@ -211,10 +217,10 @@ class Scorer:
     def _forward(self, ids: Sequence[int], cache: Any, keep: Sequence[int]) -> tuple[Any, Any]:
         import torch
 
-        device = self._network.device
+        device = self.network.device
         given = torch.tensor([list(ids)], device=device)
         kept = torch.tensor(list(keep), device=device)
-        output = self._network(given, cache=cache, use_cache=True, logits_to_keep=kept)
+        output = self.network(given, cache=cache, use_cache=True, logits_to_keep=kept)
         return output.logits[0][:, list(self.tokens.actions)].float(), output.cache
 
 

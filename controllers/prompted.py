@@ -8,13 +8,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
-from stopwise.controllers.base import Controller, Cost, Decision, Observation
+from stopwise.controllers.base import Controller, Cost, Decision, Observation, check_number
 from stopwise.data.errors import UsageError
 from stopwise.models.chat import ChatFailure, ChatRequest, Message
 from stopwise.models.chat_client import ChatClient
 from stopwise.models.prompts import load_prompt
 
 Answer = TypeVar("Answer")
+
+MAX_TOKENS = 300  # of a reply; a model that thinks before it answers wants more
 
 PromptVersions = Mapping[str, str]  # name of a prompt -> its version
 
@@ -23,7 +25,7 @@ class Prompted(Controller):
     """Base class: call `ask` in `distribution`, and continue where it returns None."""
 
     prompts: ClassVar[tuple[str, ...]] = ()  # names of the prompt files that it may use
-    max_tokens: int = 300  # of a reply
+    max_tokens: int = MAX_TOKENS
     client: ChatClient | None = None  # set by `stopwise.controllers.kinds.connect`; copies share it
     _spent: Cost = Cost()
 
@@ -87,12 +89,14 @@ class Prompted(Controller):
         """Names of the prompts that these parameters use."""
         return self.prompts
 
-    def _check_prompts(self, given: PromptVersions | None) -> None:
-        """Refuse to run under other prompts than those that a package was made with.
+    def _prepare(self, max_tokens: int, given: PromptVersions | None) -> None:
+        """Set the bound of replies, and refuse to run under other prompts than those that a package was made with.
 
         Raises:
-            UsageError: a version differs from that of this stopwise.
+            UsageError: the bound is no whole number above 0, or a version differs from that of this stopwise.
         """
+        check_number(f"{self.kind}: max_tokens", max_tokens, low=1, whole=True)
+        self.max_tokens = max_tokens
         for name, version in (given or {}).items():
             known = load_prompt(name).version if name in self._used_prompts() else None
             if version != known:

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from stopwise.controllers.base import Distribution, Legal, Observation, certain, check_number
-from stopwise.controllers.prompted import Prompted, PromptVersions
+from stopwise.controllers.prompted import MAX_TOKENS, Prompted, PromptVersions
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
 from stopwise.models.prompts import load_prompt
@@ -40,6 +40,7 @@ class Raac(Prompted):
         self,
         signals: Sequence[str] = CHOOSABLE,
         history: int = 30,
+        max_tokens: int = MAX_TOKENS,
         prompts: PromptVersions | None = None,
     ) -> None:
         """Choose a variant.
@@ -47,6 +48,7 @@ class Raac(Prompted):
         Args:
             signals: those shown beside Sim: some of Nov, Cov, Div ([RAAC] table 2 calls them N, C, D).
             history: the latest steps that are shown, at most.
+            max_tokens: of a reply.
             prompts: versions that the prompts must have; None takes them as they are.
 
         Raises:
@@ -59,7 +61,7 @@ class Raac(Prompted):
         self.signals = tuple(name for name in CHOOSABLE if name in signals)
         self.history = history
         self.needs = (*self.signals, GUARDRAIL)
-        self._check_prompts(prompts)
+        self._prepare(max_tokens, prompts)
         self.reset()
 
     def reset(self, seed: int = 0) -> None:
@@ -94,7 +96,8 @@ class Raac(Prompted):
     @property
     def params(self) -> Mapping[str, Any]:
         """The variant, and the prompts' versions."""
-        return {"signals": list(self.signals), "history": self.history, "prompts": self._versions}
+        bounds = {"history": self.history, "max_tokens": self.max_tokens}
+        return {"signals": list(self.signals), **bounds, "prompts": self._versions}
 
 
 def show_history(rows: Sequence[SignalRow], actions: Sequence[Action], names: Sequence[str], limit: int) -> str:

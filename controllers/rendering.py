@@ -66,12 +66,7 @@ class RenderingSpec:
     @property
     def header(self) -> str:
         """What stands before the rows."""
-        asks = ", ".join(f"{ASKS[used]} after {used}" for used in range(self.interventions + 1))
-        return (
-            "Controller of a search agent. Each line is a search: its number, then level and change of "
-            f"{', '.join(self.signals)}. Asked {asks} interventions: C continue, I intervene, S stop. "
-            f"A search costs {self.price:.4f}."
-        )
+        return f"{' '.join(self.signals)}. C continue, I intervene, S stop. Price {self.price:.4f}."
 
     def at_price(self, price: float) -> "RenderingSpec":
         """The same rendering with another price in the header."""

@@ -10,7 +10,6 @@ NeurIPS 1999, theorem 1, for episodes): sum over states of reach(s) sum over act
 Policies may be stacked along leading axes: arrays then begin with them, written ... below.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -202,22 +201,6 @@ def expected(run: Lattice, policy: Floats) -> Expected:
         interventions=by_row[..., _I].sum(axis=-1),
         actions=by_row.sum(axis=-2),
     )
-
-
-def mean_expected(runs: Sequence[Lattice], policies: Sequence[Floats], weights: Floats) -> Expected:
-    """Averages over runs, each with its own policy array.
-
-    Args:
-        runs: E lattices.
-        policies: E arrays (..., T, M + 1, C + 1, 3) with equal leading axes.
-        weights: (E,) summing to 1; see `question_weights`.
-    """
-    parts = [expected(run, policy) for run, policy in zip(runs, policies, strict=True)]
-
-    def mean(name: str) -> Floats:
-        return np.tensordot(weights, np.stack([getattr(part, name) for part in parts]), axes=1)
-
-    return Expected(mean("value"), mean("recall"), mean("searches"), mean("interventions"), mean("actions"))
 
 
 def question_weights(questions: Ints) -> Floats:

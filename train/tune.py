@@ -15,7 +15,7 @@ from stopwise.controllers.thresholded import intervene_share
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Action
 from stopwise.envs.interventions import InterventionModel
-from stopwise.envs.lattice import by_thresholds, expected, lattices, masked, question_weights
+from stopwise.envs.lattice import Lattice, by_thresholds, expected, lattices, masked, question_weights
 from stopwise.envs.replay import ReplayEnv
 from stopwise.envs.rewards import Reward, run_values
 from stopwise.evaluation.benchmark import summarise
@@ -106,6 +106,8 @@ def thresholds(stop_probability: Floats, most: int = 200) -> list[float]:
     probabilities computed row by row, or on another machine, differ in their last digits.
     """
     levels = np.unique(np.round(stop_probability, 9))
+    if not len(levels):
+        return [1.0 + 1e-9]
     lower = np.concatenate([[0.0], (levels[:-1] + levels[1:]) / 2])[: len(levels)]
     if len(lower) > most:
         lower = lower[np.linspace(0, len(lower) - 1, most).round().astype(int)]
@@ -171,27 +173,55 @@ def choose_threshold_pair(
     Raises:
         UsageError: the model has no outcome at every state, or no pair keeps the recall that the objective asks for.
     """
-    share = intervene_share(probabilities)
-    # in a cool-down intervening is masked, and stop has a larger share of what is left
-    going_on = 1.0 - probabilities[:, Action.INTERVENE]
-    alone = np.divide(probabilities[:, Action.STOP], going_on, out=np.zeros_like(going_on), where=going_on > 0)
-    stops = thresholds(np.concatenate([probabilities[:, Action.STOP], alone]), STOPS)
-    # the mildest first: of equals the first is taken
-    pairs = np.array(list(itertools.product(stops, thresholds(share, NUDGES))))
     weights = question_weights(table.question_codes)
     end_value = run_values(table, reward).end_value
-    totals = np.zeros((4, len(pairs)))  # run by run: all policies of all runs at once would be gigabytes
+    final = np.nan_to_num(table.episode_values("final_recall"))
+    runs, policies, own = [], [], []
+    rest = np.zeros(4)  # of runs without a decision: their own end
     for index, run in enumerate(lattices(table, reward, guards, intervention)):
-        if run is None:  # no decision: the run's own end
-            recall = float(np.nan_to_num(table.episodes[index].final_recall))
-            figures = np.array([end_value[index] + reward.recall * recall, recall, 0.0, 0.0])[:, None]
-        else:
-            rows = slice(table.offsets[index], table.offsets[index + 1])
-            spread = np.broadcast_to(probabilities[rows, None, :], (*run.legal.shape[:2], len(Action)))
-            found = expected(run, by_thresholds(masked(spread, run.legal), run.legal, pairs[:, 0], pairs[:, 1]))
-            figures = np.stack([found.value, found.recall, found.searches, found.interventions])
-        totals += weights[index] * figures
-    best = objective.best(totals[0], totals[1], totals[2], full_recall(table))
+        if run is None:
+            rest += weights[index] * np.array([end_value[index] + reward.recall * final[index], final[index], 0.0, 0.0])
+            continue
+        rows = slice(table.offsets[index], table.offsets[index + 1])
+        spread = np.broadcast_to(probabilities[rows, None, :], (*run.legal.shape[:2], len(Action)))
+        runs.append(run)
+        policies.append(masked(spread, run.legal))
+        own.append(weights[index])
+    return pair_on_lattices(runs, policies, np.array(own), full_recall(table), objective, rest)
+
+
+def pair_on_lattices(
+    runs: Sequence[Lattice],
+    policies: Sequence[Floats],
+    weights: Floats,
+    whole_recall: float,
+    objective: Objective,
+    rest: Floats | None = None,
+) -> ThresholdPair:
+    """The pair of thresholds that is best over lattices, in exact expectation.
+
+    Args:
+        runs: E lattices.
+        policies: for each, probabilities (T, M + 1, C + 1, 3) after the masks.
+        weights: (E,) of the runs; see `question_weights`.
+        whole_recall: of the runs as they are.
+        objective: what is best.
+        rest: (4,) return, recall, searches and interventions of runs without a decision, weighed already.
+
+    Raises:
+        UsageError: no pair keeps the recall that the objective asks for.
+    """
+    states = np.concatenate([policy.reshape(-1, len(Action)) for policy in policies])
+    legal = np.concatenate([run.legal.reshape(-1, len(Action)) for run in runs])
+    stops = thresholds(states[legal[:, Action.STOP], Action.STOP], STOPS)
+    nudges = thresholds(intervene_share(states[legal[:, Action.INTERVENE]]), NUDGES)
+    # the mildest first: of equals the first is taken
+    pairs = np.array(list(itertools.product(stops, nudges)))
+    totals = np.zeros((4, len(pairs))) if rest is None else np.repeat(rest[:, None], len(pairs), axis=1)
+    for run, policy, weight in zip(runs, policies, weights, strict=True):  # all at once would be gigabytes
+        found = expected(run, by_thresholds(policy, run.legal, pairs[:, 0], pairs[:, 1]))
+        totals += weight * np.stack([found.value, found.recall, found.searches, found.interventions])
+    best = objective.best(totals[0], totals[1], totals[2], whole_recall)
     return ThresholdPair(*(float(number) for number in (*pairs[best], *totals[:, best])))
 
 

@@ -117,7 +117,7 @@ class DenseRetriever:
 
         Cells are fitted once and read back: fitted again, they can come out a little differently on another machine.
         """
-        with atomic_folder(folder) as partial:
+        with atomic_folder(folder, mark="index.json") as partial:
             np.save(partial / VECTORS, self._vectors)
             cells = None
             if self._backend == "ivf":

@@ -43,17 +43,15 @@ def test_both_sources_are_compared_on_the_same_steps(script, table_of, run_of):
     tables = {"logged": _table(table_of, run_of, False), "scored:m": _table(table_of, run_of, True)}
     found = script.compare(tables)
     # twelve first steps have no residual, and one third step has none by the one source
-    assert (found["runs"], found["questions"], found["steps"], found["steps_left_out"]) == (12, 12, 23, 13)
-    turn_matched = {
-        source: {name: rows[name]["turn_matched"]["value"] for name in script.COMPARED}
-        for source, rows in found["auroc"].items()
-    }
-    # at the second turn RE tells all 36 pairs, at the third no pair: 5 gains of 11 against 6, all tied
-    won = {"logged": 36.0, "scored:m": 0.0}
-    for source, right in won.items():
-        assert turn_matched[source]["RE"] == pytest.approx((right + 30 / 2) / (36 + 30))
-        assert turn_matched[source]["residual"] == turn_matched[source]["RE"]
-        assert turn_matched[source]["SE"] == 0.5
+    assert (found["runs"], found["questions"], found["all_steps"]) == (12, 12, 36)
+    assert found["steps"] == {"RE": 36, "SE": 36, "residual": 23}
+    # every first step brings gold; at the second turn RE tells all 36 pairs, at the third it ties in all 36
+    for source, right in (("logged", 36), ("scored:m", 0)):
+        row = {name: found["auroc"][source][name]["turn_matched"] for name in script.COMPARED}
+        assert (row["RE"]["value"], row["RE"]["pairs"]) == (pytest.approx((right + 36 / 2) / 72), 72)
+        assert (row["SE"]["value"], row["SE"]["pairs"]) == (0.5, 72)
+        # without that one step 5 times 6 pairs are left at the third turn
+        assert (row["residual"]["value"], row["residual"]["pairs"]) == (pytest.approx((right + 30 / 2) / 66), 66)
     assert found["spearman_re"] < -0.9
     assert set(found["spearman_re_by_agent"]) == {"ann", "bob"}
     assert found["re"]["logged"] == {"mean": 0.5, "std": pytest.approx((12 * 0.25 / 36) ** 0.5), "n": 36, "nulls": 0}

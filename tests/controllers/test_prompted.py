@@ -85,6 +85,7 @@ def test_what_the_model_says_is_done(server, make, yes, no):
     assert decision.message in ("Nothing comes.", "Look for the mine.")
     assert (decision.cost.calls, decision.cost.tokens, decision.cost.failure) == (1, 13, None)
     assert decision.cost.seconds > 0
+    assert server.requests[0]["max_tokens"] == 300
     assert make().decide(observe()).action is Action.CONTINUE
 
 

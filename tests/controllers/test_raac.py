@@ -148,6 +148,7 @@ def test_an_action_that_is_not_in_the_set_is_sent_back(server, raac):
         ({"signals": "Nov"}, "expected a list"),
         ({"signals": ["Nov", "SE"]}, "expected a list of some of"),
         ({"signals": ["Nov", "Nov"]}, "each once"),
+        ({"max_tokens": 0}, "max_tokens: 0; expected a whole number of 1 or more"),
         ({"history": 0}, "history: 0; expected a whole number of 1 or more"),
     ],
 )

@@ -10,7 +10,7 @@ from stopwise.controllers.base import Observation, RunSoFar
 from stopwise.controllers.ds_mcm import DsMcm
 from stopwise.controllers.kinds import connect, make_rule
 from stopwise.controllers.llm_critic import LlmCritic
-from stopwise.controllers.memory.entries import Entry, Recalled
+from stopwise.controllers.memory.entries import Entry, Recalled, Source
 from stopwise.controllers.memory.sessions import history_summary, session_text
 from stopwise.controllers.session import ControlSession
 from stopwise.controllers.slow_monitor import Critique, Verdict, check_critique, show_earlier, show_entries, show_step
@@ -28,7 +28,7 @@ FLAG = json.dumps({"err": 1, "suggestion": "Check the mine\nfirst."})
 FINE = json.dumps({"err": 0, "suggestion": "Well done."})
 
 
-def entry(label, number=0, question="other", source="offline"):
+def entry(label, number=0, question="other", source: Source = "offline"):
     return Entry(f"session {label} {number}", "", f"lesson {label} {number}", label, question, source=source)
 
 
@@ -43,7 +43,8 @@ class Memory:
 
     def nearest(self, session, history, k):
         self.asked.append((session, history, k))
-        return Recalled(*(tuple(pool[:k]) for pool in self.pools))
+        successes, failures = self.pools
+        return Recalled(successes[:k], failures[:k])
 
     def add(self, entry):
         self.added.append(entry)

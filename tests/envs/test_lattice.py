@@ -21,7 +21,6 @@ from stopwise.envs.lattice import (
     lattices,
     limits,
     masked,
-    mean_expected,
     question_weights,
     solve,
 )
@@ -450,11 +449,3 @@ class TestMeans:
             mine = np.array(questions) == question
             assert weights[mine].sum() == pytest.approx(1 / len(set(questions)))
             assert len(set(weights[mine])) == 1
-
-    def test_mean_over_runs(self, runs):
-        made = [run for run in lattices(runs, PRICES, Guards()) if run is not None]
-        policies = [masked(np.full((*run.shape[:2], 3), 1 / 3), run.legal) for run in made]
-        weights = np.array([0.5, 0.1, 0.1, 0.1, 0.1, 0.1])
-        together = figures(mean_expected(made, policies, weights))
-        alone = np.array([figures(expected(run, policy)) for run, policy in zip(made, policies, strict=True)])
-        assert together == pytest.approx(weights @ alone)

@@ -7,7 +7,7 @@ from stopwise.data.errors import DataError
 from stopwise.data.records import Action
 from stopwise.signals.features import FeatureSpec
 from stopwise.train.fit import cost_sensitive
-from stopwise.train.trees import TreeOptions, first_rounds, fit_trees
+from stopwise.train.trees import BINS, TreeOptions, first_rounds, fit_trees
 
 OPTIONS = TreeOptions(leaves=6, rate=0.2, min_leaf=10)
 SPEC = FeatureSpec(("Nov",))  # eight columns
@@ -34,6 +34,7 @@ def reference(columns, values, rounds):
         learning_rate=OPTIONS.rate,
         max_leaf_nodes=OPTIONS.leaves,
         min_samples_leaf=OPTIONS.min_leaf,
+        max_bins=BINS,
         early_stopping=False,  # pyright: ignore[reportArgumentType]
         random_state=0,
     )
@@ -74,10 +75,9 @@ def test_the_best_action_on_average_is_found_though_single_values_are_noise():
     rng = np.random.default_rng(0)
     good = rng.random(4000) < 0.5
     values = rng.normal(size=(4000, 3)) * [1.0, 1.0, 0.0]  # stop is never noisy, and never the best of three by luck
-    values[:, Action.STOP] += 0.1
-    values[good, Action.INTERVENE] += 0.3
-    columns = np.column_stack([good, rng.normal(size=4000)]).astype(float)
-    found = tree_scores(fit_trees(columns, values, 40, OPTIONS, 0), np.array([[0.0, 0.0], [1.0, 0.0]]))
+    values[:, Action.STOP] += 0.2
+    values[good, Action.INTERVENE] += 0.5
+    found = tree_scores(fit_trees(good[:, None].astype(np.float64), values, 40, OPTIONS, 0), np.array([[0.0], [1.0]]))
     assert found.argmax(axis=1).tolist() == [Action.STOP, Action.INTERVENE]
 
 

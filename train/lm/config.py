@@ -21,11 +21,14 @@ class LoraOptions:
 
     rank: int = 16
     alpha: int = 32  # B A is multiplied by alpha / rank
-    targets: tuple[str, ...] = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+    targets: tuple[str, ...] = ("q_proj", "v_proj")  # modules of a layer, as in the paper's experiments
+    layers: int | None = None  # only the last so many layers: gradients need not go further down; null: all
 
     def __post_init__(self) -> None:
         check_number("lora.rank", self.rank, low=1, whole=True)
         check_number("lora.alpha", self.alpha, low=1, whole=True)
+        if self.layers is not None:
+            check_number("lora.layers", self.layers, low=1, whole=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,9 +56,9 @@ class Schedule:
 class SftOptions(Schedule):
     """Supervised fine-tuning on the non-anticipative targets."""
 
-    soft: bool = True  # the target is softmax(q / temperature); else all on the best action
-    temperature: float = 0.02  # in units of return
-    balanced: bool = True  # each best action weighs the same in all, however rare it is
+    labels: Literal["returns", "hard", "soft"] = "returns"  # see `stopwise.train.lm.episodes.with_targets`
+    temperature: float = 0.02  # of soft labels, in units of return
+    balanced: bool = False  # each best action weighs the same in all, however rare it is
 
     def __post_init__(self) -> None:
         Schedule.__post_init__(self)

@@ -11,7 +11,7 @@ from stopwise.controllers.guards import Guards
 from stopwise.controllers.rendering import RenderingSpec, Tokens, contexts
 from stopwise.data.records import Action
 from stopwise.envs.interventions import InterventionModel
-from stopwise.envs.lattice import Lattice, lattices
+from stopwise.envs.lattice import Lattice, lattices, question_weights
 from stopwise.envs.rewards import Reward
 from stopwise.signals.table import SignalTable
 from stopwise.train.lm.config import SftOptions
@@ -72,34 +72,74 @@ def make_episodes(
     return made
 
 
-def with_targets(episodes: Sequence[LmEpisode], q: Sequence[Floats], options: SftOptions) -> list[LmEpisode]:
-    """Add what supervised fine-tuning is to imitate.
+def with_targets(
+    episodes: Sequence[LmEpisode], q: Sequence[Floats], returns: Sequence[Floats], options: SftOptions
+) -> list[LmEpisode]:
+    """Add what supervised fine-tuning is to imitate: a distribution and a weight at each state.
 
-    At each state the target is softmax(q / temperature) over the legal actions, or all on the best of them; it does
-    not depend on the interventions used, but for what they leave legal.
+    - ``returns``: an action's share is its realised return's lead over that of the worst legal one, and the state
+      weighs the sum of the leads. So the weighted cross-entropy bounds the return that is given up, in expectation over
+      the noise of the returns (cost-sensitive classification, as in `stopwise.train.fit.cost_sensitive`).
+    - ``hard``: all on the action with the best regressed value, weighing its lead over the second best.
+    - ``soft``: softmax(q / temperature), all states alike.
+
+    Targets do not depend on the interventions used, but for what they leave legal.
 
     Args:
         episodes: E runs.
-        q: for each, action values (T, 3), NaN for an action without an outcome.
-        options: hardness, temperature, balance.
+        q: for each, regressed action values (T, 3), NaN for an action without an outcome.
+        returns: for each, realised returns (T, 3), likewise.
+        options: kind of labels, temperature, balance.
     """
-    made, best_of = [], []
-    for episode, values in zip(episodes, q, strict=True):
-        legal = episode.lattice.legal[:, :, 0] & ~np.isnan(values)[:, None, :]  # (T, M + 1, 3)
-        scores = np.where(legal, values[:, None, :], -np.inf)
+    made: list[LmEpisode] = []
+    best_of: list[NDArray[np.int64]] = []
+    for episode, values, realised in zip(episodes, q, returns, strict=True):
+        used = realised if options.labels == "returns" else values
+        legal = episode.lattice.legal[:, :, 0] & ~np.isnan(used)[:, None, :]  # (T, M + 1, 3)
+        scores = np.where(legal, used[:, None, :], -np.inf)
         best = scores.argmax(axis=-1)
-        if options.soft:
+        ranked = np.sort(scores, axis=-1)
+        if options.labels == "soft":
             exponents = np.exp((scores - scores.max(axis=-1, keepdims=True)) / options.temperature)
-            targets = exponents / exponents.sum(axis=-1, keepdims=True)
-        else:
+            targets, weights = exponents / exponents.sum(axis=-1, keepdims=True), np.ones(best.shape)
+        elif options.labels == "hard":
             targets = np.eye(len(Action))[best]
-        made.append(replace(episode, targets=targets, weights=np.ones(best.shape)))
+            weights = np.where(np.isfinite(ranked[..., -2]), ranked[..., -1] - ranked[..., -2], 0.0)
+        else:
+            worst = np.where(legal, scores, np.inf).min(axis=-1, keepdims=True)
+            lead = np.where(legal, scores - worst, 0.0)
+            weights = lead.sum(axis=-1)
+            total = np.where(weights > 0, weights, 1.0)[..., None]
+            targets = np.where(weights[..., None] > 0, lead / total, np.eye(len(Action))[best])
+        made.append(replace(episode, targets=targets, weights=weights))
         best_of.append(best)
-    if not options.balanced or not made:
-        return made
-    counts = np.bincount(np.concatenate([best.ravel() for best in best_of]), minlength=len(Action))
-    worth = counts.sum() / (np.count_nonzero(counts) * np.maximum(counts, 1))  # mean 1 over all states
-    return [replace(episode, weights=worth[best]) for episode, best in zip(made, best_of, strict=True)]
+    return _normalised(made, best_of, balanced=options.balanced)
+
+
+def _normalised(
+    episodes: Sequence[LmEpisode], best_of: Sequence[NDArray[np.int64]], *, balanced: bool
+) -> list[LmEpisode]:
+    """Weights of mean 1 over all states; if balanced, of equal sums for each action that is best somewhere."""
+    if not episodes:
+        return []
+    weights = np.concatenate([np.ravel(episode.weights) for episode in episodes])  # pyright: ignore[reportArgumentType]
+    best = np.concatenate([one.ravel() for one in best_of])
+    sums = np.bincount(best, weights, minlength=len(Action))
+    factor = np.ones(len(Action))
+    if balanced:
+        factor = np.divide(weights.sum() / np.count_nonzero(sums), sums, out=np.zeros(len(Action)), where=sums > 0)
+    mean = float((weights * factor[best]).mean())
+    scale = factor / mean if mean > 0 else factor
+    return [
+        replace(episode, weights=np.asarray(episode.weights) * scale[best])
+        for episode, best in zip(episodes, best_of, strict=True)
+    ]
+
+
+def episode_weights(episodes: Sequence[LmEpisode]) -> Floats:
+    """Weights (E,) that sum to 1: every question counts once."""
+    codes = {question: number for number, question in enumerate(dict.fromkeys(e.question for e in episodes))}
+    return question_weights(np.array([codes[episode.question] for episode in episodes]))
 
 
 def sample_runs(table: SignalTable, count: int | None, salt: str) -> SignalTable:

@@ -85,7 +85,7 @@ def network_card(name: str, controller: SmallLM, what: str) -> str:
             f"# {name}: {what}",
             "",
             f"A controller of deep-search agents, trained by stopwise on {controller.base.name} ({source}; weights "
-            f"with sha256 `{controller.base.sha256}`). It reads one short row for each search and answers by one token: "
+            f"with sha256 `{controller.base.sha256}`). It reads one short row a search and answers by one token: "
             f"{', '.join(f'`{action}`' for action in ACTIONS)} for continue, intervene, stop, read at the ask token "
             f"(`{ASKS[0]}` before any intervention, `{ASKS[1]}` after one, and so on), as the next token among the "
             f"three. It stops when the probability of stop is {controller.threshold:.4f} or more, and else intervenes "

@@ -31,8 +31,8 @@ from stopwise.train.lm.episodes import LmEpisode, Part
 from stopwise.train.lm.losses import ActionUse, masked_log_policy
 from stopwise.train.lm.network import former_names
 from stopwise.train.lm.scoring import action_logits, policies
-from stopwise.train.lm.stages import StageResult, last_checkpoint, result_of, shared_arguments
-from stopwise.train.lm.trainer import ValidationReturn, seconds_so_far
+from stopwise.train.lm.stages import StageResult, result_of, shared_arguments
+from stopwise.train.lm.trainer import ValidationReturn, last_checkpoint, seconds_so_far
 
 
 class NoSpreadWarning(UserWarning):
@@ -285,10 +285,29 @@ def run_grpo(
     callbacks: Sequence[TrainerCallback] = (),
 ) -> StageResult:
     """Train in place, from the last checkpoint in `folder` if there is one; arguments as in `run_stage`."""
+    trainer = group_trainer(network, tokenizer, tokens, episodes, validation, options, config, folder, callbacks)
+    with former_names():
+        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
+    return result_of(trainer)
+
+
+def group_trainer(
+    network: Any,
+    tokenizer: Any,
+    tokens: Tokens,
+    episodes: Sequence[LmEpisode],
+    validation: Sequence[LmEpisode],
+    options: GrpoOptions,
+    config: LmConfig,
+    folder: Path,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> GroupTrainer:
+    """The trainer of a stage; arguments as in `run_stage`."""
     shared = shared_arguments(options, config, folder, len(episodes))
     part = shared["per_device_train_batch_size"]  # in runs; TRL counts samples
     arguments = GRPOConfig(
         **shared | {"per_device_train_batch_size": part * options.generations, "dataloader_num_workers": 0},
+        per_device_eval_batch_size=options.generations,  # nothing is sampled there, but TRL wants whole groups
         num_generations=options.generations,
         max_completion_length=max(episode.tokens for episode in episodes),
         beta=options.kl,
@@ -300,10 +319,7 @@ def run_grpo(
         extra.append(_TimeLimit(options.minutes))
     if options.patience:
         extra.append(EarlyStoppingCallback(options.patience))
-    trainer = GroupTrainer(network, arguments, tokens, tokenizer, episodes, validation, extra)
-    with former_names():
-        trainer.train(resume_from_checkpoint=last_checkpoint(folder))
-    return result_of(trainer)
+    return GroupTrainer(network, arguments, tokens, tokenizer, episodes, validation, extra)
 
 
 class _TimeLimit(TrainerCallback):

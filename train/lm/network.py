@@ -36,8 +36,16 @@ def trainable(base: CausalLM, lora: LoraOptions | None, seed: int) -> Any:
     if lora is None:
         return base.network.train()
     set_seed(seed)
+    depth = base.network.config.num_hidden_layers
+    if lora.layers is not None and lora.layers > depth:
+        raise UsageError(f"lora.layers: {lora.layers}; {base.name} has {depth}")
     options = LoraConfig(
-        r=lora.rank, lora_alpha=lora.alpha, target_modules=list(lora.targets), lora_dropout=0.0, task_type="CAUSAL_LM"
+        layers_to_transform=None if lora.layers is None else list(range(depth - lora.layers, depth)),
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        target_modules=list(lora.targets),
+        lora_dropout=0.0,
+        task_type="CAUSAL_LM",
     )
     try:
         with former_names():

@@ -1,6 +1,7 @@
 """Training a small language model: data, stages, thresholds, the policy."""
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -25,14 +26,13 @@ from stopwise.signals.features import FeatureSpec, build_features, check_privile
 from stopwise.signals.table import SignalTable
 from stopwise.train.action_targets import action_targets
 from stopwise.train.lm.config import LmConfig, Method
-from stopwise.train.lm.episodes import LmEpisode, at_prices, make_episodes, sample_runs, with_targets
+from stopwise.train.lm.episodes import LmEpisode, at_prices, episode_weights, make_episodes, sample_runs, with_targets
 from stopwise.train.lm.network import changed_arrays, restore, scaling, trainable
 from stopwise.train.lm.scoring import policies
 from stopwise.train.lm.stages import StageResult, run_stage
 from stopwise.train.lm.trainer import Progress, StepProgress
-from stopwise.train.lm.tuning import Thresholds, choose_thresholds
 from stopwise.train.train import default_features, informative_columns, run_folder
-from stopwise.train.tune import full_recall
+from stopwise.train.tune import ThresholdPair, full_recall, pair_on_lattices
 
 Arrays = dict[str, NDArray[np.float32]]
 
@@ -58,7 +58,7 @@ class Trained:
     package: PolicyPackage
     arrays: Arrays
     result: StageResult
-    thresholds: Thresholds
+    thresholds: ThresholdPair
 
 
 def train_lm(
@@ -97,7 +97,7 @@ def train_lm(
             if _main_process():
                 _write_arrays(work / f"{stage}.safetensors", arrays)
                 write_json(done, asdict(result))
-        trained[stage] = _finish(stage, network, arrays, result, prepared, config, table)
+        trained[stage] = _finish(stage, arrays, result, prepared, config, table)
     return trained, _record(config, prepared, trained, network)
 
 
@@ -139,7 +139,8 @@ def prepare(config: LmConfig, table: SignalTable) -> Prepared:
         q = _targets(config, parts["train"], reward, intervention) if "sft" in config.stages() else None
         episodes = make_episodes(sample, here, reward, guards, intervention)
         if q is not None:
-            episodes = with_targets(episodes, [q[episode.run] for episode in episodes], config.sft)
+            values, realised = zip(*(q[episode.run] for episode in episodes), strict=True)
+            episodes = with_targets(episodes, values, realised, config.sft)
         # each run is learned at one price, the prices in turn
         training += [episode for index, episode in enumerate(episodes) if index % len(priced) == number]
     validation = make_episodes(parts["val"], tokens, config.reward, guards, intervention)
@@ -161,8 +162,8 @@ def prepare(config: LmConfig, table: SignalTable) -> Prepared:
 
 def _targets(
     config: LmConfig, training: SignalTable, reward: Any, intervention: Forbidden | Noop | Uplift
-) -> dict[str, NDArray[np.float64]]:
-    """Regressed action values of every training run, by its id; all training runs take part in the regression."""
+) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Regressed and realised action values of every training run, by its id; all of them take part in the fits."""
     names = config.target_features
     spec = FeatureSpec(default_features(training, privileged=config.privileged) if names is None else names)
     check_privilege(spec, training.info.config, privileged=config.privileged)
@@ -176,7 +177,7 @@ def _targets(
         seed=config.seed,
     )
     bounds = zip(training.episodes, training.offsets[:-1], training.offsets[1:], strict=True)
-    return {episode.id: targets.q[start:stop] for episode, start, stop in bounds}
+    return {episode.id: (targets.q[start:stop], targets.returns[start:stop]) for episode, start, stop in bounds}
 
 
 def _learn(
@@ -217,7 +218,6 @@ def _learn(
 
 def _finish(
     stage: Method,
-    network: Any,
     arrays: Arrays,
     result: StageResult,
     prepared: Prepared,
@@ -225,17 +225,19 @@ def _finish(
     table: SignalTable,
 ) -> Trained:
     """Choose the thresholds and wrap the policy."""
-    found = list(policies(network, prepared.validation, prepared.tokens))
-    chosen = choose_thresholds(prepared.validation, found, prepared.full_recall, config.objective)
     controller = SmallLM(
         None,
         arrays,
         base=BaseModel(prepared.base.name, prepared.base.sha256),
         rendering=prepared.tokens.spec,
         scaling=scaling(config.lora),
-        threshold=chosen.threshold,
-        intervene_threshold=chosen.intervene_threshold,
     )
+    # what is deployed chooses its thresholds: the merged network in float32, in whatever precision it was trained
+    found = list(policies(controller.network, prepared.validation, prepared.tokens))
+    runs = [episode.lattice for episode in prepared.validation]
+    weights = episode_weights(prepared.validation)
+    chosen = pair_on_lattices(runs, found, weights, prepared.full_recall, config.objective)
+    controller.threshold, controller.intervene_threshold = chosen.threshold, chosen.intervene_threshold
     figures = {"return": chosen.value, "recall": chosen.recall, "searches": chosen.searches}
     training = {
         "method": stage,
@@ -334,6 +336,4 @@ def _read_arrays(path: Path) -> Arrays:
 
 
 def _main_process() -> bool:
-    from accelerate import PartialState
-
-    return PartialState().is_main_process
+    return os.environ.get("RANK", "0") == "0"  # of torchrun and accelerate; see `shared_arguments`

@@ -1,5 +1,6 @@
 """One stage of training: arguments, trainer, checkpoints, the curve."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,14 +8,13 @@ from typing import Any
 
 import torch
 from transformers import EarlyStoppingCallback, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
 from trl.trainer.sft_config import SFTConfig
 
 from stopwise.controllers.rendering import Tokens
 from stopwise.data.errors import UsageError
 from stopwise.train.lm.config import ExactOptions, LmConfig, Schedule, SftOptions
 from stopwise.train.lm.episodes import LmEpisode
-from stopwise.train.lm.trainer import PolicyTrainer
+from stopwise.train.lm.trainer import PolicyTrainer, last_checkpoint
 
 _CURVE = (  # of what trackers are told, what stands in a result
     "step", "epoch", "loss", "grad_norm", "learning_rate", "return", "entropy", "seconds", "state_gradients", "reward",
@@ -69,11 +69,6 @@ def run_stage(
     return result_of(trainer)
 
 
-def last_checkpoint(folder: Path) -> str | None:
-    """Where an interrupted stage goes on; None: it begins."""
-    return get_last_checkpoint(str(folder)) if folder.exists() else None
-
-
 def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: int) -> dict[str, Any]:
     """Arguments of TRL's trainers that all stages share.
 
@@ -86,9 +81,8 @@ def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: i
     Raises:
         UsageError: the batch cannot be shared out evenly, or bf16 was asked for where there is none.
     """
-    from accelerate import PartialState
-
-    processes = PartialState().num_processes
+    # of torchrun and accelerate: before TRL's arguments are made, accelerate's own state does not know of CPU processes
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
     part = options.micro_batch * processes
     if options.batch % part:
         raise UsageError(
@@ -115,6 +109,7 @@ def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: i
         "save_strategy": "steps",
         "save_steps": options.evaluate_every,
         "save_total_limit": 2,
+        "restore_callback_states_from_checkpoint": options.patience > 0,  # looks without a better one so far
         "load_best_model_at_end": True,
         "metric_for_best_model": "eval_return",
         "greater_is_better": True,

@@ -7,6 +7,7 @@ gradients, precision, checkpoints with optimizer, random numbers and place in th
 import time
 import warnings
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +18,15 @@ from trl.trainer.sft_trainer import SFTTrainer
 
 from stopwise.controllers.rendering import Tokens
 from stopwise.data.records import Action
-from stopwise.envs.lattice import expected, question_weights
+from stopwise.envs.lattice import expected
 from stopwise.train.lm.config import ExactOptions, SftOptions
-from stopwise.train.lm.episodes import LmEpisode
+from stopwise.train.lm.episodes import LmEpisode, episode_weights
 from stopwise.train.lm.losses import ActionUse, exact_loss, imitation_loss
 from stopwise.train.lm.scoring import action_logits, policies
 
 Progress = Callable[[str, int, int | None], None]  # what is done, steps done, steps in all
 
+WHOLE = "whole"  # mark of a checkpoint that has been written to its end
 COLLAPSE = 0.99  # share of one action among all decisions from which a policy has collapsed
 
 
@@ -46,7 +48,7 @@ class StepProgress(TrainerCallback):
 
 
 class _GoesOn(TrainerCallback):
-    """A resumed stage counts its seconds and states on from where its checkpoint was."""
+    """A resumed stage counts its seconds and states on from where its checkpoint was; whole checkpoints are marked."""
 
     def __init__(self, trainer: "ValidationReturn") -> None:
         self._trainer = trainer
@@ -55,6 +57,20 @@ class _GoesOn(TrainerCallback):
         """Look at what was logged last."""
         last = state.log_history[-1] if state.log_history else {}
         self._trainer.start_clock(seconds_so_far(state), int(last.get("state_gradients", 0)))
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Mark the checkpoint: all of it has been written."""
+        if state.is_world_process_zero:
+            (Path(args.output_dir) / f"checkpoint-{state.global_step}" / WHOLE).touch()
+
+
+def last_checkpoint(folder: Path) -> str | None:
+    """Where an interrupted stage goes on; None: it begins.
+
+    A checkpoint that a kill has cut short has no mark, and is written anew.
+    """
+    whole = [mark.parent for mark in folder.glob(f"checkpoint-*/{WHOLE}")]
+    return str(max(whole, key=lambda path: int(path.name.rpartition("-")[2]))) if whole else None
 
 
 def seconds_so_far(state: Any) -> float:
@@ -220,8 +236,7 @@ def validation_figures(
     network: Any, episodes: Sequence[LmEpisode], tokens: Tokens, chosen: Sequence[int]
 ) -> list[float]:
     """This process's part of the sums: return, recall, searches, interventions, and visits by action."""
-    codes = {question: number for number, question in enumerate(dict.fromkeys(e.question for e in episodes))}
-    weights = question_weights(np.array([codes[episode.question] for episode in episodes]))
+    weights = episode_weights(episodes)
     sums = np.zeros(4 + len(Action))
     mine = [episodes[index] for index in chosen]
     for index, episode, policy in zip(chosen, mine, policies(network, mine, tokens), strict=True):

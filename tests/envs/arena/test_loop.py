@@ -89,6 +89,7 @@ def test_an_overseer_that_only_watches_changes_nothing_but_the_record(arena) -> 
 
 
 def test_stop_answers_from_the_last_probe(arena) -> None:
+    """RAAC 4.2, Stop: the final answer is the agent's own, given what it has."""
     free = run_one(arena, None)
     stopped = run_one(arena, Fixed({6: Verdict(Action.STOP, 0.25)}))
     assert len(stopped.search_steps) == 6

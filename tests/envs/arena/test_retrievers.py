@@ -101,6 +101,7 @@ def test_cells_are_saved_and_checked(tmp_path: Path) -> None:
     loaded = DenseRetriever.load(tmp_path / "ivf", _ring(), Axes(), "ivf")
     assert loaded.search(["1 2"], 4) == built.search(["1 2"], 4)
     assert loaded.id == built.id
+    loaded.save(tmp_path / "ivf")  # over an earlier one
     exact = DenseRetriever.load(tmp_path / "ivf", _ring(), Axes())
     assert exact.search(["1 2"], 4) == DenseRetriever.build(_ring(), Axes()).search(["1 2"], 4)
     (tmp_path / "ivf" / "ivf.faiss").write_bytes(b"x")

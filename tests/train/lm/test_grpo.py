@@ -1,0 +1,265 @@
+"""Sampling, decoding, log-probabilities and the gradient of group-relative policy optimisation."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stopwise.controllers.guards import Guards
+from stopwise.data.errors import DataError
+from stopwise.data.records import Action
+from stopwise.envs.interventions import Forbidden, Noop
+from stopwise.envs.lattice import expected, lattices, masked
+from stopwise.envs.rewards import Reward
+from stopwise.train.lm import grpo
+from stopwise.train.lm.config import GrpoOptions
+from stopwise.train.lm.episodes import LmEpisode, Part
+from stopwise.train.lm.grpo import Draws, GroupTrainer, NoSpreadWarning, group_trainer, run_grpo, sample_episode
+from stopwise.train.lm.network import former_names
+from stopwise.train.lm.scoring import policies
+
+CONTINUE, INTERVENE, STOP = Action
+GUARDS = Guards(min_steps=1, max_steps=8, cooldown=1, max_interventions=2)
+
+
+def some_runs(run_of, lengths=(5, 3, 7, 1), seed=0):
+    rng = np.random.default_rng(seed)
+    made = []
+    for number, length in enumerate(lengths):
+        signals = {"Cov": rng.random(length).tolist(), "Sim": rng.random(length).tolist()}
+        recall = (np.cumsum(rng.integers(0, 2, length)) / 8).tolist()
+        made.append(run_of(recall, id=f"r{number}", question=f"q{number}", signals=signals))
+    return made
+
+
+@pytest.fixture
+def trainer_of(fresh, run_of, tokens_of, episodes_of, config_of, tmp_path):
+    """A trainer on a fresh tiny model, its episodes sampled under uplift."""
+
+    def make(model, guards=GUARDS, generations=4, **options):
+        base = fresh()
+        tokens = tokens_of(guards.max_interventions if model.available else 0)
+        episodes = episodes_of(some_runs(run_of), tokens, Reward(search=0.05), guards, model)
+        chosen = GrpoOptions(**{"batch": 4, "micro_batch": 4, "generations": generations} | options)
+        return group_trainer(
+            base.network, base.tokenizer, tokens, episodes, episodes, chosen, config_of(), tmp_path / "grpo"
+        )
+
+    return make
+
+
+class TestSampling:
+    @pytest.mark.parametrize("name", ["noop", "uplift"])
+    def test_samples_come_to_what_the_lattice_expects(self, run_of, table_of, uplift_of, name):
+        model = Noop() if name == "noop" else uplift_of(0.4)
+        recall = [0.25, 0.25, 0.5, 0.5, 0.75]
+        table = table_of([run_of(recall, signals={"Cov": [0.5] * 5})])
+        [run] = lattices(table, Reward(search=0.125, intervention=0.0625), GUARDS, model)
+        assert run is not None
+        rng = np.random.default_rng(0)
+        policy = masked(rng.dirichlet(np.full(3, 3.0), size=run.shape[:2]), run.legal)
+        torch.manual_seed(0)
+        draws = Draws()
+        samples = [sample_episode(run, policy, draws) for _ in range(4000)]
+        found = np.array([[one.value, *np.bincount(one.actions, minlength=3)] for one in samples])
+        wanted = expected(run, policy)
+        error = found.std(axis=0) / np.sqrt(len(samples))
+        assert (np.abs(found.mean(axis=0) - [wanted.value - run.first, *wanted.actions]) <= 4.5 * error).all()
+        for sample in samples[:200]:
+            assert sample.states[0] == (0, 0, 0)
+            assert all(run.legal[place][action] for place, action in zip(sample.states, sample.actions, strict=True))
+            assert sample.rows == sample.states[-1][0] + 1
+
+    def test_draws_follow_the_global_generator(self):
+        torch.manual_seed(5)
+        first = [Draws(block=4).next() for _ in range(3)]
+        torch.manual_seed(5)
+        assert [Draws(block=4).next() for _ in range(3)] == first
+        assert len(set(first)) == 3
+
+
+class TestDecoding:
+    @given(
+        seed=st.integers(0, 2**31),
+        chance=st.sampled_from([None, 0.05, 0.5, 0.95]),
+        cooldown=st.integers(0, 2),
+        most=st.integers(0, 3),
+    )
+    @settings(max_examples=60)
+    def test_a_completion_says_what_was_sampled(
+        self, run_of, episodes_of, tokens_of, uplift_of, seed, chance, cooldown, most
+    ):
+        guards = Guards(cooldown=cooldown, max_interventions=most)
+        model = Noop() if chance is None else uplift_of(chance)
+        tokens = tokens_of(most)
+        episodes = episodes_of(some_runs(run_of, (7,), seed % 7), tokens, Reward(), guards, model)
+        bare = GroupTrainer.__new__(GroupTrainer)  # without a network
+        bare.tokens, bare.episodes = tokens, episodes
+        rng = np.random.default_rng(seed)
+        run = episodes[0].lattice
+        policy = masked(rng.dirichlet([1.0, 2.0, 0.3], size=run.shape[:2]), run.legal)
+        torch.manual_seed(seed)
+        draws = Draws()
+        for _ in range(5):
+            sample = sample_episode(run, policy, draws)
+            ids, mask = bare._completion(episodes[0], sample)
+            assert len(ids) == len(mask) == sample.rows * tokens.spec.row_tokens
+            assert sum(mask) == len(sample.actions)
+            asks = tokens.ask_positions(run.shape[0]) - len(tokens.header)
+            places, states, actions = bare._decisions(ids, asks)
+            assert tuple(states) == sample.states
+            assert tuple(actions) == sample.actions
+            assert places == np.flatnonzero(mask).tolist()
+            assert tokens.as_asked(ids) == episodes[0].parts[0].ids[len(tokens.header) :][: len(ids)]
+
+
+class TestLogProbabilities:
+    @pytest.mark.parametrize("name", ["forbidden", "noop", "uplift"])
+    def test_they_are_those_of_a_plain_forward_of_each_sample(self, trainer_of, uplift_of, monkeypatch, name):
+        model = {"forbidden": Forbidden(), "noop": Noop(), "uplift": uplift_of(0.4)}[name]
+        trainer = trainer_of(model)
+        samples = []
+        monkeypatch.setattr(grpo, "sample_episode", lambda *args: samples.append(sample_episode(*args)) or samples[-1])
+        torch.manual_seed(0)
+        prompts = [str(number) for number in range(4) for _ in range(4)]
+        out = trainer._rollout(prompts, trainer)
+        assert out["episode_return"] == [sample.value for sample in samples]
+        longest = max(len(ids) for ids in out["completion_ids"])
+        prompt = torch.tensor(out["prompt_ids"])
+        padded = torch.zeros(len(samples), longest, dtype=torch.long)
+        there = torch.zeros_like(padded)
+        for row, ids in enumerate(out["completion_ids"]):
+            padded[row, : len(ids)] = torch.tensor(ids)
+            there[row, : len(ids)] = 1
+        trainer.model.eval()
+        with torch.no_grad():
+            logps, entropies, _ = trainer._get_per_token_logps_and_entropies(
+                trainer.model,
+                torch.cat([prompt, padded], dim=1),
+                torch.cat([torch.ones_like(prompt), there], dim=1),
+                longest,
+                compute_entropy=True,
+            )
+        assert entropies is not None
+        header, actions = len(trainer.tokens.header), list(trainer.tokens.actions)
+        for index, sample in enumerate(samples):
+            episode = trainer.episodes[int(prompts[index])]
+            read = episode.parts[0].ids[: header + len(out["completion_ids"][index])]
+            with torch.no_grad():
+                logits = trainer.model(torch.tensor([read])).logits[0].double()
+            asked = np.flatnonzero(out["env_mask"][index])
+            assert len(asked) == len(sample.actions)
+            for place, state, action in zip(asked, sample.states, sample.actions, strict=True):
+                legal = torch.from_numpy(episode.lattice.legal[state])
+                chosen = logits[header + place, actions].masked_fill(~legal, -torch.inf).log_softmax(-1)
+                assert float(logps[index, place]) == pytest.approx(float(chosen[action]), abs=1e-5)
+                nats = -float((chosen.exp() * chosen.masked_fill(~legal, 0)).sum())
+                assert float(entropies[index, place]) == pytest.approx(nats, abs=1e-5)
+            elsewhere = np.setdiff1d(np.arange(longest), asked)
+            assert (logps[index, elsewhere] == 0).all()
+
+    def test_the_gradient_is_advantages_times_scores(self, trainer_of, uplift_of):
+        trainer = trainer_of(uplift_of(0.4))
+        trainer.model.train()
+        torch.manual_seed(1)
+        inputs = [{"prompt": str(number)} for number in (0, 2) for _ in range(4)]
+        with former_names():
+            batch = trainer._generate_and_score_completions(inputs)
+        trainer.current_gradient_accumulation_steps = 1
+        loss = trainer.compute_loss(trainer.model, batch)
+        loss.backward()
+        found = {name: p.grad.clone() for name, p in trainer.model.named_parameters()}
+        trainer.model.zero_grad()
+        value = 0.0
+        decisions = int((batch["completion_mask"] * batch["tool_mask"]).sum())
+        header = len(trainer.tokens.header)
+        returns = [use.value for use in trainer._uses]
+        actions = list(trainer.tokens.actions)
+        groups = torch.tensor(returns, dtype=torch.float32).view(2, 4)
+        centred = groups - groups.mean(dim=1, keepdim=True)
+        advantages = (centred / (groups.std(dim=1, keepdim=True) + 1e-4)).flatten()
+        assert float(advantages.abs().max()) > 0.1
+        assert batch["advantages"].numpy() == pytest.approx(advantages.numpy(), abs=1e-4)
+        for index, ids in enumerate(batch["completion_ids"]):
+            episode = trainer.episodes[(0, 2)[index // 4]]
+            count = int(batch["completion_mask"][index].sum())
+            read = episode.parts[0].ids[: header + count]
+            logits = trainer.model(torch.tensor([read])).logits[0]
+            asks = trainer.tokens.ask_positions(episode.lattice.shape[0]) - header
+            for place, state, action in zip(*trainer._decisions(ids[:count].tolist(), asks), strict=True):
+                legal = torch.from_numpy(episode.lattice.legal[state])
+                log_policy = logits[header + place, actions].masked_fill(~legal, -torch.inf).log_softmax(-1)
+                value = value - advantages[index] * log_policy[action] / decisions
+        assert isinstance(value, torch.Tensor)
+        value.backward()
+        for name, parameter in trainer.model.named_parameters():
+            assert parameter.grad is not None
+            assert found[name].numpy() == pytest.approx(parameter.grad.numpy(), abs=2e-5)
+        assert max(float(gradient.abs().max()) for gradient in found.values()) > 1e-3
+
+    def test_one_pass_reads_all_episodes_of_a_run(self, trainer_of, uplift_of, monkeypatch):
+        trainer = trainer_of(uplift_of(0.4))
+        passes = []
+        score = grpo.action_logits
+        monkeypatch.setattr(
+            grpo, "action_logits", lambda net, parts, tokens: passes.append(len(parts)) or score(net, parts, tokens)
+        )
+        torch.manual_seed(0)
+        inputs = [{"prompt": str(number)} for number in range(4) for _ in range(4)]
+        with former_names():
+            batch = trainer._generate_and_score_completions(inputs)
+        trainer.current_gradient_accumulation_steps = 1
+        trainer.compute_loss(trainer.model, batch)
+        assert passes[-1] <= 4
+
+
+class TestWarnings:
+    def test_groups_without_spread_are_warned_of(self, trainer_of):
+        trainer = trainer_of(Forbidden(), guards=Guards(max_steps=1))  # stop at once, whatever the network says
+        with pytest.warns(NoSpreadWarning, match="all 4 episodes of each of 2 groups had the same return"):
+            trainer._rollout(["0"] * 4 + ["1"] * 4, trainer)
+
+    def test_a_run_longer_than_one_context_is_refused(self, trainer_of, uplift_of, fresh):
+        trainer = trainer_of(uplift_of(0.4))
+        first = trainer.episodes[0]
+        part = first.parts[0]
+        long = replace(first, parts=(part, Part(part.ids, 1, part.rows)))
+        base = fresh()
+        with pytest.raises(DataError, match=r"run 'r0' is longer than one context; raise `context_rows`"):
+            GroupTrainer(base.network, trainer.args, trainer.tokens, base.tokenizer, [long], [first])
+
+
+def value_of(network, episodes: list[LmEpisode], tokens) -> float:
+    found = policies(network, episodes, tokens)
+    return float(np.mean([expected(e.lattice, p).value for e, p in zip(episodes, found, strict=True)]))
+
+
+@pytest.mark.filterwarnings("ignore::stopwise.train.lm.trainer.CollapseWarning")
+@pytest.mark.filterwarnings("ignore::stopwise.train.lm.grpo.NoSpreadWarning")
+class TestRightAnswers:
+    def test_the_curve_says_how_the_policy_acts(
+        self, fresh, run_of, tokens_of, episodes_of, config_of, tmp_path, uplift_of
+    ):
+        base, tokens = fresh(), tokens_of(2)
+        episodes = episodes_of(some_runs(run_of), tokens, Reward(search=0.05), GUARDS, uplift_of(0.4))
+        options = GrpoOptions(epochs=2, batch=4, micro_batch=2, generations=4, learning_rate=1e-4, evaluate_every=1)
+        result = run_grpo(
+            base.network, base.tokenizer, tokens, episodes, episodes, options, config_of(), tmp_path / "grpo"
+        )
+        steps = [entry for entry in result.curve if "loss" in entry]
+        looks = [entry for entry in result.curve if "eval_return" in entry]
+        assert [entry["step"] for entry in looks] == [0, 1, 2]
+        assert [entry["step"] for entry in steps] == [1, 2]
+        for entry in steps:
+            assert 0 <= entry["frac_reward_zero_std"] <= 1
+            assert 0 < entry["entropy"] < np.log(3)
+            rates = [entry[f"rate_{action.name.lower()}"] for action in Action]
+            assert sum(rates) == pytest.approx(1)
+            assert min(rates) >= 0
+            assert entry["return"] == pytest.approx(entry["reward"], abs=1e-6)
+            assert "reward_std" in entry
+        assert steps[1]["state_gradients"] > steps[0]["state_gradients"] > 0
+        assert steps[1]["seconds"] >= steps[0]["seconds"]
