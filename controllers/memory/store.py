@@ -10,6 +10,7 @@ import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -240,6 +241,7 @@ class EntryStore:
             raise DataError(f"{self.path}: is not a memory ({error}); delete it or name another folder") from error
 
 
+@lru_cache(maxsize=4096)  # all sessions of a run have one question
 def question_hash(question: str | None) -> bytes | None:
     """SHA-256 of a question's text without regard to case and white space; None for None."""
     if question is None:
