@@ -32,6 +32,7 @@ from stopwise.train.lm.losses import ActionUse, masked_log_policy
 from stopwise.train.lm.scoring import action_logits, policies
 from stopwise.train.lm.stages import StageResult, learn, shared_arguments
 from stopwise.train.lm.trainer import ValidationReturn, seconds_so_far
+from stopwise.train.lm.trunk import FrozenTrunk
 
 
 class NoSpreadWarning(UserWarning):
@@ -102,6 +103,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
         episodes: Sequence[LmEpisode],
         validation: Sequence[LmEpisode],
         callbacks: Sequence[TrainerCallback] = (),
+        trunk: FrozenTrunk | None = None,
     ) -> None:
         """Set up; arguments as in `PolicyTrainer`.
 
@@ -116,6 +118,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
         self.episodes = list(episodes)
         self.validation = list(validation)
         self.tokens = tokens
+        self.trunk = trunk
         self.start_clock()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*rollout_func.*experimental.*")
@@ -135,7 +138,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
         """Sample one episode for each prompt, which is a run's number."""
         numbers = [int(prompt) for prompt in prompts]
         runs = list(dict.fromkeys(numbers))
-        found = policies(self.model, [self.episodes[number] for number in runs], self.tokens)
+        found = policies(self.model, [self.episodes[number] for number in runs], self.tokens, self.trunk)
         by_run = dict(zip(runs, found, strict=True))
         draws = Draws()
         sampled = [sample_episode(self.episodes[n].lattice, by_run[n], draws) for n in numbers]
@@ -225,7 +228,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
             reader[index] = match
         size, header = self.tokens.spec.row_tokens, len(self.tokens.header)
         passes = [self._bare(ids, (len(ids) - header) // size) for ids in chosen]
-        logits = action_logits(model, passes, self.tokens)
+        logits = action_logits(model, passes, self.tokens, self.trunk)
         read = [masked_log_policy(row, part.lattice)[0] for row, part in zip(logits, passes, strict=True)]
         return [read[number] for number in reader]
 
@@ -282,9 +285,10 @@ def run_grpo(
     config: LmConfig,
     folder: Path,
     callbacks: Sequence[TrainerCallback] = (),
+    trunk: FrozenTrunk | None = None,
 ) -> StageResult:
     """Train in place, from the last checkpoint in `folder` if there is one; arguments as in `run_stage`."""
-    trainer = group_trainer(network, tokenizer, tokens, episodes, validation, options, config, folder, callbacks)
+    trainer = group_trainer(network, tokenizer, tokens, episodes, validation, options, config, folder, callbacks, trunk)
     return learn(trainer, network, config, folder, keep_start=True)
 
 
@@ -298,6 +302,7 @@ def group_trainer(
     config: LmConfig,
     folder: Path,
     callbacks: Sequence[TrainerCallback] = (),
+    trunk: FrozenTrunk | None = None,
 ) -> GroupTrainer:
     """The trainer of a stage; arguments as in `run_stage`."""
     shared = shared_arguments(options, config, folder, len(episodes))
@@ -316,7 +321,7 @@ def group_trainer(
         extra.append(_TimeLimit(options.minutes))
     if options.patience:
         extra.append(EarlyStoppingCallback(options.patience))
-    return GroupTrainer(network, arguments, tokens, tokenizer, episodes, validation, extra)
+    return GroupTrainer(network, arguments, tokens, tokenizer, episodes, validation, extra, trunk)
 
 
 class _TimeLimit(TrainerCallback):

@@ -31,6 +31,7 @@ from stopwise.train.lm.network import changed_arrays, restore, scaling, trainabl
 from stopwise.train.lm.scoring import policies
 from stopwise.train.lm.stages import StageResult, run_stage
 from stopwise.train.lm.trainer import Progress, StepProgress
+from stopwise.train.lm.trunk import FrozenTrunk, frozen_trunk
 from stopwise.train.train import default_features, informative_columns, run_folder
 from stopwise.train.tune import ThresholdPair, full_recall, pair_on_lattices
 
@@ -84,6 +85,7 @@ def train_lm(
     network = trainable(prepared.base, config.lora, config.seed)
     if config.start is not None:
         restore(network, config.lora, _start_arrays(config, prepared))
+    trunk = frozen_trunk(network, config.lora)
     trained: dict[Method, Trained] = {}
     for stage in config.stages():
         done = work / f"{stage}.json"
@@ -92,12 +94,12 @@ def train_lm(
             restore(network, config.lora, arrays)
         else:
             callbacks = [] if progress is None else [StepProgress(stage, progress)]
-            result = _learn(stage, network, prepared, config, work / stage, callbacks)
+            result = _learn(stage, network, prepared, config, work / stage, callbacks, trunk)
             arrays = changed_arrays(network, config.lora)
             if _main_process():
                 _write_arrays(work / f"{stage}.safetensors", arrays)
                 write_json(done, asdict(result))
-        trained[stage] = _finish(stage, arrays, result, prepared, config, table)
+        trained[stage] = _finish(stage, arrays, result, prepared, config, table, trunk)
     return trained, _record(config, prepared, trained, network)
 
 
@@ -187,6 +189,7 @@ def _learn(
     config: LmConfig,
     folder: Path,
     callbacks: Sequence[TrainerCallback],
+    trunk: FrozenTrunk | None,
 ) -> StageResult:
     if stage == "grpo":
         from stopwise.train.lm.grpo import run_grpo
@@ -201,6 +204,7 @@ def _learn(
             config,
             folder,
             callbacks,
+            trunk,
         )
     options = config.sft if stage == "sft" else config.exact
     return run_stage(
@@ -213,6 +217,7 @@ def _learn(
         config,
         folder,
         callbacks,
+        trunk,
     )
 
 
@@ -223,6 +228,7 @@ def _finish(
     prepared: Prepared,
     config: LmConfig,
     table: SignalTable,
+    trunk: FrozenTrunk | None,
 ) -> Trained:
     """Choose the thresholds and wrap the policy."""
     controller = SmallLM(
@@ -233,7 +239,8 @@ def _finish(
         scaling=scaling(config.lora),
     )
     # what is deployed chooses its thresholds: the merged network in float32, in whatever precision it was trained
-    found = list(policies(controller.network, prepared.validation, prepared.tokens))
+    own = None if trunk is None else trunk.bind(controller.network)
+    found = list(policies(controller.network, prepared.validation, prepared.tokens, own))
     runs = [episode.lattice for episode in prepared.validation]
     weights = episode_weights(prepared.validation)
     chosen = pair_on_lattices(runs, found, weights, prepared.full_recall, config.objective)

@@ -6,20 +6,25 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.utils.rnn import pad_sequence
 
 from stopwise.controllers.lm import softmax
 from stopwise.controllers.rendering import Tokens
 from stopwise.envs.lattice import masked
 from stopwise.train.lm.episodes import LmEpisode
+from stopwise.train.lm.trunk import FrozenTrunk
 
 
-def action_logits(network: Any, episodes: Sequence[LmEpisode], tokens: Tokens) -> list[torch.Tensor]:
+def action_logits(
+    network: Any, episodes: Sequence[LmEpisode], tokens: Tokens, trunk: FrozenTrunk | None = None
+) -> list[torch.Tensor]:
     """Logits of the actions, one forward pass for all episodes.
 
     Args:
         network: a causal language model, or a wrapper of one (peft, distributed).
         episodes: to be scored together; padded to the longest, so they should be of similar length.
         tokens: the rendering in the network's tokens.
+        trunk: of this network, where its lower layers are frozen.
 
     Returns:
         For each episode float32 (T, M + 1, 3), with gradients where they are on.
@@ -27,14 +32,19 @@ def action_logits(network: Any, episodes: Sequence[LmEpisode], tokens: Tokens) -
     parts = [part for episode in episodes for part in episode.parts]
     longest = max(len(part.ids) for part in parts)
     device = next(network.parameters()).device
-    ids = torch.zeros((len(parts), longest), dtype=torch.long)
-    for row, part in enumerate(parts):
-        ids[row, : len(part.ids)] = torch.tensor(part.ids)
     asks = tokens.ask_positions(max(part.rows for part in parts))
     # the output layer is a fifth of a small network: only where somebody asks. Padding stands to the right, where a
     # causal network does not look, so no attention mask is needed.
     keep = torch.from_numpy(asks.ravel()).to(device)
-    logits = network(ids.to(device), logits_to_keep=keep, use_cache=False).logits
+    if trunk is None:
+        ids = torch.zeros((len(parts), longest), dtype=torch.long)
+        for row, part in enumerate(parts):
+            ids[row, : len(part.ids)] = torch.tensor(part.ids)
+        logits = network(ids.to(device), logits_to_keep=keep, use_cache=False).logits
+    else:
+        hidden = pad_sequence([trunk.hidden(part.ids) for part in parts], batch_first=True)
+        with trunk.top():
+            logits = network(inputs_embeds=hidden, logits_to_keep=keep, use_cache=False).logits
     # float32 before the softmax, whatever the network computes in
     chosen = logits[..., list(tokens.actions)].float().reshape(len(parts), *asks.shape, 3)
     found, place = [], iter(range(len(parts)))
@@ -45,7 +55,12 @@ def action_logits(network: Any, episodes: Sequence[LmEpisode], tokens: Tokens) -
 
 
 def policies(
-    network: Any, episodes: Sequence[LmEpisode], tokens: Tokens, *, batch_tokens: int = 8192
+    network: Any,
+    episodes: Sequence[LmEpisode],
+    tokens: Tokens,
+    trunk: FrozenTrunk | None = None,
+    *,
+    batch_tokens: int = 8192,
 ) -> Iterator[NDArray[np.float64]]:
     """Probabilities (T, M + 1, C + 1, 3) after the masks, for each episode, in order, without gradients.
 
@@ -53,6 +68,7 @@ def policies(
         network: as for `action_logits`.
         episodes: any number.
         tokens: the rendering.
+        trunk: as for `action_logits`.
         batch_tokens: tokens of one pass, padding included; it bounds the memory.
     """
     order = sorted(range(len(episodes)), key=lambda index: episodes[index].tokens)
@@ -62,7 +78,7 @@ def policies(
     try:
         for batch in _batches(order, episodes, batch_tokens):
             with torch.inference_mode():
-                logits = action_logits(network, [episodes[index] for index in batch], tokens)
+                logits = action_logits(network, [episodes[index] for index in batch], tokens, trunk)
             for index, row in zip(batch, logits, strict=True):
                 legal = episodes[index].lattice.legal
                 found[index] = masked(softmax(row.double().cpu().numpy()), legal)

@@ -16,6 +16,7 @@ from stopwise.train.lm.config import ExactOptions, LmConfig, Schedule, SftOption
 from stopwise.train.lm.episodes import LmEpisode
 from stopwise.train.lm.network import changed_arrays, former_names, restore
 from stopwise.train.lm.trainer import PolicyTrainer, last_checkpoint
+from stopwise.train.lm.trunk import FrozenTrunk
 
 _CURVE = (  # of what trackers are told, what stands in a result
     "step", "epoch", "loss", "grad_norm", "learning_rate", "return", "entropy", "seconds", "state_gradients", "reward",
@@ -42,6 +43,7 @@ def run_stage(
     config: LmConfig,
     folder: Path,
     callbacks: Sequence[TrainerCallback] = (),
+    trunk: FrozenTrunk | None = None,
 ) -> StageResult:
     """Train in place, from the last checkpoint in `folder` if there is one; the best weights are kept.
 
@@ -55,6 +57,7 @@ def run_stage(
         config: of the whole run.
         folder: for checkpoints.
         callbacks: of transformers.
+        trunk: of the network, where its lower layers are frozen.
     """
     arguments = SFTConfig(
         **shared_arguments(options, config, folder, len(episodes)),
@@ -63,7 +66,7 @@ def run_stage(
     )
     if options.patience:
         callbacks = [*callbacks, EarlyStoppingCallback(options.patience)]
-    trainer = PolicyTrainer(network, arguments, tokens, tokenizer, episodes, validation, options, callbacks)
+    trainer = PolicyTrainer(network, arguments, tokens, tokenizer, episodes, validation, options, callbacks, trunk)
     if isinstance(options, ExactOptions) and options.kl:
         trainer.remember_reference()
     return learn(trainer, network, config, folder, keep_start=isinstance(options, ExactOptions))

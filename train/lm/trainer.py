@@ -23,6 +23,7 @@ from stopwise.train.lm.config import ExactOptions, SftOptions
 from stopwise.train.lm.episodes import LmEpisode, episode_weights
 from stopwise.train.lm.losses import ActionUse, exact_loss, imitation_loss
 from stopwise.train.lm.scoring import action_logits, policies
+from stopwise.train.lm.trunk import FrozenTrunk
 
 Progress = Callable[[str, int, int | None], None]  # what is done, steps done, steps in all
 
@@ -81,11 +82,12 @@ def seconds_so_far(state: Any) -> float:
 class ValidationReturn:
     """A trainer whose evaluation is the exact return of its policy on validation runs; goes before TRL's class.
 
-    It expects `validation` and `tokens`, and `start_clock` to be called before TRL's own initialisation.
+    It expects `validation`, `tokens` and `trunk`, and `start_clock` to be called before TRL's own initialisation.
     """
 
     validation: list[LmEpisode]
     tokens: Tokens
+    trunk: FrozenTrunk | None
 
     def start_clock(self, seconds: float = 0.0, states: int = 0) -> None:
         """Begin to count seconds and states, or go on counting."""
@@ -104,7 +106,7 @@ class ValidationReturn:
         Nothing is sampled. Several processes share the runs.
         """
         mine = range(self.args.process_index, len(self.validation), self.args.world_size)
-        figures = validation_figures(self.model, self.validation, self.tokens, mine)
+        figures = validation_figures(self.model, self.validation, self.tokens, mine, self.trunk)
         gathered = self.accelerator.reduce(
             torch.tensor(figures, dtype=torch.float64, device=self._metric_device), "sum"
         )
@@ -164,6 +166,7 @@ class PolicyTrainer(ValidationReturn, SFTTrainer):
         validation: Sequence[LmEpisode],
         options: SftOptions | ExactOptions,
         callbacks: Sequence[TrainerCallback] = (),
+        trunk: FrozenTrunk | None = None,
     ) -> None:
         """Set up.
 
@@ -176,12 +179,14 @@ class PolicyTrainer(ValidationReturn, SFTTrainer):
             validation: on which the return is computed.
             options: `SftOptions` for imitation, `ExactOptions` for the policy gradient.
             callbacks: of transformers.
+            trunk: of the network, where its lower layers are frozen.
         """
         from datasets import Dataset
 
         self.episodes = list(episodes)
         self.validation = list(validation)
         self.tokens = tokens
+        self.trunk = trunk
         self.options = options
         self._references: dict[int, torch.Tensor] = {}
         self.start_clock()
@@ -205,7 +210,7 @@ class PolicyTrainer(ValidationReturn, SFTTrainer):
         """Mean loss of the runs of a batch."""
         numbers = inputs["episode"].tolist()
         chosen = [self.episodes[number] for number in numbers]
-        logits = action_logits(model, chosen, self.tokens)
+        logits = action_logits(model, chosen, self.tokens, self.trunk)
         losses = []
         for number, episode, row in zip(numbers, chosen, logits, strict=True):
             self._state_gradients += int(np.prod(row.shape[:2]))
@@ -228,18 +233,22 @@ class PolicyTrainer(ValidationReturn, SFTTrainer):
         self.model.eval()
         for number, episode in enumerate(self.episodes):
             with torch.no_grad():
-                self._references[number] = action_logits(self.model, [episode], self.tokens)[0]
+                self._references[number] = action_logits(self.model, [episode], self.tokens, self.trunk)[0]
         self.model.train()
 
 
 def validation_figures(
-    network: Any, episodes: Sequence[LmEpisode], tokens: Tokens, chosen: Sequence[int]
+    network: Any,
+    episodes: Sequence[LmEpisode],
+    tokens: Tokens,
+    chosen: Sequence[int],
+    trunk: FrozenTrunk | None = None,
 ) -> list[float]:
     """This process's part of the sums: return, recall, searches, interventions, and visits by action."""
     weights = episode_weights(episodes)
     sums = np.zeros(4 + len(Action))
     mine = [episodes[index] for index in chosen]
-    for index, episode, policy in zip(chosen, mine, policies(network, mine, tokens), strict=True):
+    for index, episode, policy in zip(chosen, mine, policies(network, mine, tokens, trunk), strict=True):
         found = expected(episode.lattice, policy)
         sums[:4] += weights[index] * np.array([found.value, found.recall, found.searches, found.interventions])
         sums[4:] += weights[index] * found.actions

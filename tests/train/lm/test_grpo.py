@@ -205,7 +205,9 @@ class TestLogProbabilities:
         passes = []
         score = grpo.action_logits
         monkeypatch.setattr(
-            grpo, "action_logits", lambda net, parts, tokens: passes.append(len(parts)) or score(net, parts, tokens)
+            grpo,
+            "action_logits",
+            lambda net, parts, tokens, trunk: passes.append(len(parts)) or score(net, parts, tokens),
         )
         torch.manual_seed(0)
         inputs = [{"prompt": str(number)} for number in range(4) for _ in range(4)]

@@ -330,8 +330,11 @@ class TestThresholds:
         chosen = pair_on_lattices(runs, found, weights, prepared.full_recall, Objective())
 
         def value(stop, nudge):
-            made = [by_thresholds(p, run.legal, np.array([stop]), np.array([nudge])) for p, run in zip(found, runs)]
-            return sum(w * float(expected(run, p).value[0]) for w, run, p in zip(weights, runs, made))
+            made = [
+                by_thresholds(p, run.legal, np.array([stop]), np.array([nudge]))
+                for p, run in zip(found, runs, strict=True)
+            ]
+            return sum(w * float(expected(run, p).value[0]) for w, run, p in zip(weights, runs, made, strict=True))
 
         assert value(chosen.threshold, chosen.intervene_threshold) == pytest.approx(chosen.value)
         tried = [value(stop, nudge) for stop in (0, 0.3, 0.6, 0.9, 2) for nudge in (0.3, 0.7, 2)]
@@ -355,6 +358,6 @@ class TestLora:
         assert isinstance(controller, SmallLM)
         controller.prepare()
         with torch.no_grad():
-            served = action_logits(controller._scorer._network, prepared.validation[:3], prepared.tokens)
+            served = action_logits(controller.network, prepared.validation[:3], prepared.tokens)
         for one, other in zip(wanted, served, strict=True):
             assert one.numpy() == pytest.approx(other.numpy(), abs=1e-5)

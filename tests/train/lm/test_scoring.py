@@ -131,7 +131,7 @@ class TestNetwork:
         served = SmallLM(None, arrays, base=BaseModel(base.name, base.sha256), rendering=spec, scaling=scaling(lora))
         served.prepare()
         with torch.no_grad():
-            merged = action_logits(served._scorer._network, episodes, tokens)
+            merged = action_logits(served.network, episodes, tokens)
             bare = action_logits(fresh().network, episodes, tokens)
         for one, other, before in zip(trained, merged, bare, strict=True):
             assert one.numpy() == pytest.approx(other.numpy(), abs=2e-5)
