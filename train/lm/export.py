@@ -35,7 +35,7 @@ def write_adapter(folder: Path, name: str, controller: SmallLM) -> None:
     config = LoraConfig(
         r=rank,
         lora_alpha=round(controller.scaling * rank),
-        target_modules=sorted({module.rsplit(".", 1)[-1] for module in modules}),
+        target_modules=modules,  # by their whole names: not every layer has one
         lora_dropout=0.0,
         task_type="CAUSAL_LM",
         base_model_name_or_path=controller.base.name,

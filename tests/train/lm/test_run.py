@@ -89,7 +89,8 @@ class TestEveryMethod:
         assert [entry["step"] for entry in curve if "loss" in entry] == [1, 2, 3, 4]
         looks = [entry for entry in curve if "eval_return" in entry]
         assert [entry["step"] for entry in looks] == [0, 2, 4]
-        assert stages[method].result.best_return == max(entry["eval_return"] for entry in looks[1:])
+        kept = looks[1:] if method == "sft" else looks  # reinforcement learning may leave the weights it began with
+        assert stages[method].result.best_return == max(entry["eval_return"] for entry in kept)
         for entry in looks:
             rates = [entry[f"eval_rate_{action.name.lower()}"] for action in Action]
             assert sum(rates) == pytest.approx(1)
@@ -292,7 +293,7 @@ class TestCollapse:
             dataset_kwargs={"skip_prepare_dataset": True},
         )
 
-        def never_stops(network, episodes, tokens):
+        def never_stops(network, episodes, tokens, trunk):
             for episode in episodes:
                 policy = np.zeros(episode.lattice.legal.shape)
                 policy[..., Action.CONTINUE] = 1
@@ -346,7 +347,7 @@ class TestLora:
         config = config_of(method="sft", lora=LoraOptions(rank=2))
         stages, record = train_lm(config, knowing, tmp_path / "work")
         arrays = stages["sft"].arrays
-        assert len(arrays) == 2 * 7 * 2  # two layers, seven modules, two matrices
+        assert len(arrays) == 2 * 2 * 2  # two layers, the default two modules, two matrices
         assert max(float(abs(array).max()) for name, array in arrays.items() if name.endswith("B")) > 0
         assert record["parameters"]["trained"] < record["parameters"]["all"] / 4
         network = trainable(fresh(), LoraOptions(rank=2), seed=0)
