@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,9 +39,10 @@ def load_causal_lm(name: str = SMOLLM2, *, dtype: str = "float32", device: str |
         DataError: the packaged weights are not what they should be.
     """
     try:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
+        with contextlib.redirect_stdout(sys.stderr):  # transformers speaks of wandb; stdout is for results
+            import torch
+            from transformers import AutoModelForCausalLM, AutoTokenizer
+            from transformers.utils import logging
     except ImportError as error:
         raise UsageError(f"model {name}: {error.name or error} is not installed; run `{INSTALL}`") from error
     source = model_source(name)

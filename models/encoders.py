@@ -4,7 +4,9 @@ An encoder is anything with an ``id`` and ``encode(texts)``; embeddings have uni
 """
 
 import importlib.util
+import contextlib
 import os
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -92,8 +94,9 @@ class SentenceTransformerEncoder:
             try:
                 # tokenizers warn about forks, which our two-core batches never do
                 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-                from sentence_transformers import SentenceTransformer
-                from transformers.utils import logging
+                with contextlib.redirect_stdout(sys.stderr):  # transformers speaks of wandb; stdout is for results
+                    from sentence_transformers import SentenceTransformer
+                    from transformers.utils import logging
 
                 logging.disable_progress_bar()  # stderr is for our own progress
             except ImportError as error:
