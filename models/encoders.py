@@ -3,8 +3,8 @@
 An encoder is anything with an ``id`` and ``encode(texts)``; embeddings have unit length.
 """
 
-import importlib.util
 import contextlib
+import importlib.util
 import os
 import sys
 from collections.abc import Sequence

@@ -113,6 +113,8 @@ def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: i
             f"batch {options.batch} cannot be shared out: {processes} processes with micro_batch "
             f"{options.micro_batch} take {part} runs at a time; expected a multiple of that"
         )
+    if "wandb" in config.report_to:
+        os.environ.setdefault("WANDB_MODE", "offline")  # nothing leaves the machine unless asked
     steps = max(1, round(options.epochs * count / options.batch))
     cpu = not torch.cuda.is_available()
     return {
