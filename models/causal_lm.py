@@ -75,7 +75,7 @@ def weights_sha256(name: str) -> str:
     """
     import hashlib
 
-    from transformers.utils import cached_file
+    from transformers.utils.hub import cached_file
 
     source = model_source(name)
     if Path(source).is_dir():

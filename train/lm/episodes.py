@@ -122,7 +122,7 @@ def _normalised(
     """Weights of mean 1 over all states; if balanced, of equal sums for each action that is best somewhere."""
     if not episodes:
         return []
-    weights = np.concatenate([np.ravel(episode.weights) for episode in episodes])  # pyright: ignore[reportArgumentType]
+    weights = np.concatenate([np.asarray(episode.weights).ravel() for episode in episodes])
     best = np.concatenate([one.ravel() for one in best_of])
     sums = np.bincount(best, weights, minlength=len(Action))
     factor = np.ones(len(Action))

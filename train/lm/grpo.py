@@ -124,7 +124,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
             warnings.filterwarnings("ignore", message=".*rollout_func.*experimental.*")
             super().__init__(
                 model=network,
-                reward_funcs=_returns,
+                reward_funcs=_returns,  # pyright: ignore[reportArgumentType] - TRL's type has no extra fields
                 args=arguments,
                 train_dataset=Dataset.from_dict({"prompt": [str(number) for number in range(len(self.episodes))]}),
                 eval_dataset=Dataset.from_dict({"prompt": ["0"]}),  # `evaluate` looks at `validation`
@@ -146,7 +146,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
             counts = np.bincount(sample.actions, minlength=len(Action)) / len(sample.actions)
             rates = (float(counts[0]), float(counts[1]), float(counts[2]))
             self._uses.append(ActionUse(sample.value, 0.0, rates, len(sample.actions)))
-        groups = np.array([sample.value for sample in sampled]).reshape(-1, self.num_generations)
+        groups = np.array([sample.value for sample in sampled]).reshape(-1, int(self.num_generations))
         if np.allclose(groups, groups[:, :1]):
             warnings.warn(
                 f"all {self.num_generations} episodes of each of {len(groups)} groups had the same return: nothing to "

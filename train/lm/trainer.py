@@ -230,11 +230,12 @@ class PolicyTrainer(ValidationReturn, SFTTrainer):
 
     def remember_reference(self) -> None:
         """Keep the present policy's logits on all training runs: what KL is measured against."""
-        self.model.eval()
+        network: Any = self.model
+        network.eval()
         for number, episode in enumerate(self.episodes):
             with torch.no_grad():
-                self._references[number] = action_logits(self.model, [episode], self.tokens, self.trunk)[0]
-        self.model.train()
+                self._references[number] = action_logits(network, [episode], self.tokens, self.trunk)[0]
+        network.train()
 
 
 def validation_figures(

@@ -15,7 +15,7 @@ from stopwise.train.lm.episodes import make_episodes
 from stopwise.train.lm.losses import exact_loss
 from stopwise.train.lm.network import trainable
 from stopwise.train.lm.scoring import action_logits, policies
-from stopwise.train.lm.trunk import frozen_trunk
+from stopwise.train.lm.trunk import FrozenTrunk, frozen_trunk
 
 LAST = LoraOptions(rank=4, targets=("q_proj", "up_proj"), layers=1)
 
@@ -36,6 +36,12 @@ def learner(knowing):
     return network, tokens, episodes
 
 
+def trunk_of(network) -> FrozenTrunk:
+    trunk = frozen_trunk(network, LAST)
+    assert trunk is not None
+    return trunk
+
+
 def gradients(network, tokens, episodes, trunk):
     network.zero_grad()
     logits = action_logits(network, episodes, tokens, trunk)
@@ -46,7 +52,7 @@ def gradients(network, tokens, episodes, trunk):
 
 def test_logits_and_gradients_are_those_of_the_whole_network(learner):
     network, tokens, episodes = learner
-    trunk = frozen_trunk(network, LAST)
+    trunk = trunk_of(network)
     whole = gradients(network, tokens, episodes, None)
     top = gradients(network, tokens, episodes, trunk)
     assert whole.keys() == top.keys()
@@ -61,7 +67,7 @@ def test_the_network_is_whole_again_afterwards_even_after_an_error(learner):
     network, _, episodes = learner
     decoder = network.get_base_model().get_decoder()
     layers, norm = decoder.layers, decoder.norm
-    trunk = frozen_trunk(network, LAST)
+    trunk = trunk_of(network)
     trunk.hidden(episodes[0].parts[0].ids)
     with pytest.raises(RuntimeError), trunk.top():
         network(inputs_embeds=torch.zeros(1, 2, 3))  # of a width that it does not have
@@ -73,7 +79,7 @@ def test_the_network_is_whole_again_afterwards_even_after_an_error(learner):
 
 def test_a_prefix_is_not_computed_again(learner, monkeypatch):
     network, _, episodes = learner
-    trunk = frozen_trunk(network, LAST)
+    trunk = trunk_of(network)
     ids = episodes[0].parts[0].ids
     states = trunk.hidden(ids)
     monkeypatch.setattr(trunk, "_part", None)  # any further pass would fail
@@ -82,7 +88,7 @@ def test_a_prefix_is_not_computed_again(learner, monkeypatch):
 
 def test_sequences_that_part_late_are_told_apart(learner):
     network, _, episodes = learner
-    trunk = frozen_trunk(network, LAST)
+    trunk = trunk_of(network)
     ids = episodes[0].parts[0].ids
     other = [*ids[:-1], ids[-1] + 1]
     assert not torch.equal(trunk.hidden(ids)[-1], trunk.hidden(other)[-1])
