@@ -29,7 +29,7 @@ class StageResult:
     """What came of a stage."""
 
     curve: list[dict[str, float]]  # one entry a log or a look at the validation runs
-    best_return: float  # on the validation sample, of the weights that were kept
+    best_return: float  # on the validation sample, of the weights that were kept; after imitation the deployed one
     seconds: float
 
 
@@ -93,6 +93,11 @@ def learn(trainer: Any, network: Any, config: LmConfig, folder: Path, *, keep_st
     return result
 
 
+def best_by(options: Schedule) -> str:
+    """What decides which weights of a stage are kept; see `ValidationReturn.evaluate`."""
+    return "eval_deployed" if isinstance(options, SftOptions) else "eval_return"
+
+
 def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: int) -> dict[str, Any]:
     """Arguments of TRL's trainers that all stages share.
 
@@ -137,7 +142,7 @@ def shared_arguments(options: Schedule, config: LmConfig, folder: Path, count: i
         "save_total_limit": 2,
         "restore_callback_states_from_checkpoint": options.patience > 0,  # looks without a better one so far
         "load_best_model_at_end": True,
-        "metric_for_best_model": "eval_return",
+        "metric_for_best_model": best_by(options),
         "greater_is_better": True,
         "seed": config.seed,
         "data_seed": config.seed,

@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
+from numpy.typing import NDArray
 from transformers import PrinterCallback, TrainerCallback
 from trl.trainer.sft_config import SFTConfig
 from trl.trainer.sft_trainer import SFTTrainer
@@ -24,6 +26,7 @@ from stopwise.train.lm.episodes import LmEpisode, episode_weights
 from stopwise.train.lm.losses import ActionUse, exact_loss, imitation_loss
 from stopwise.train.lm.scoring import action_logits, policies
 from stopwise.train.lm.trunk import FrozenTrunk
+from stopwise.train.tune import Objective, pair_on_lattices
 
 Progress = Callable[[str, int, int | None], None]  # what is done, steps done, steps in all
 
@@ -103,10 +106,20 @@ class ValidationReturn:
     def evaluate(self: Any, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:
         """Expected return of the present policy on the validation runs, each question counting once.
 
-        Nothing is sampled. Several processes share the runs.
+        Nothing is sampled. ``deployed`` is the return of the deterministic policy at the thresholds that are best on
+        the same runs: what imitation is for, since its probabilities say what is better and not how often to do it.
+        Several processes share the runs.
         """
         mine = range(self.args.process_index, len(self.validation), self.args.world_size)
-        figures = validation_figures(self.model, self.validation, self.tokens, mine, self.trunk)
+        figures, own = validation_figures(self.model, self.validation, self.tokens, mine, self.trunk)
+        every = dict(gather_object(list(zip(mine, own, strict=True))))
+        deployed = pair_on_lattices(
+            [episode.lattice for episode in self.validation],
+            [every[index] for index in range(len(self.validation))],
+            episode_weights(self.validation),
+            0.0,
+            Objective(),
+        )
         gathered = self.accelerator.reduce(
             torch.tensor(figures, dtype=torch.float64, device=self._metric_device), "sum"
         )
@@ -115,6 +128,7 @@ class ValidationReturn:
             f"{metric_key_prefix}_{name}": number
             for name, number in (
                 ("return", value),
+                ("deployed", deployed.value),
                 ("recall", recall),
                 ("searches", searches),
                 ("interventions", interventions),
@@ -244,16 +258,17 @@ def validation_figures(
     tokens: Tokens,
     chosen: Sequence[int],
     trunk: FrozenTrunk | None = None,
-) -> list[float]:
-    """This process's part of the sums: return, recall, searches, interventions, and visits by action."""
+) -> tuple[list[float], list[NDArray[np.float64]]]:
+    """This process's part of the sums (return, recall, searches, interventions, visits), and its policies."""
     weights = episode_weights(episodes)
     sums = np.zeros(4 + len(Action))
     mine = [episodes[index] for index in chosen]
-    for index, episode, policy in zip(chosen, mine, policies(network, mine, tokens, trunk), strict=True):
+    found_policies = list(policies(network, mine, tokens, trunk))
+    for index, episode, policy in zip(chosen, mine, found_policies, strict=True):
         found = expected(episode.lattice, policy)
         sums[:4] += weights[index] * np.array([found.value, found.recall, found.searches, found.interventions])
         sums[4:] += weights[index] * found.actions
-    return sums.tolist()
+    return sums.tolist(), found_policies
 
 
 def _collate(features: Sequence[dict[str, Any]]) -> dict[str, torch.Tensor]:

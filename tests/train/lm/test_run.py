@@ -90,7 +90,8 @@ class TestEveryMethod:
         looks = [entry for entry in curve if "eval_return" in entry]
         assert [entry["step"] for entry in looks] == [0, 2, 4]
         kept = looks[1:] if method == "sft" else looks  # reinforcement learning may leave the weights it began with
-        assert stages[method].result.best_return == max(entry["eval_return"] for entry in kept)
+        name = "eval_deployed" if method == "sft" else "eval_return"
+        assert stages[method].result.best_return == max(entry[name] for entry in kept)
         for entry in looks:
             rates = [entry[f"eval_rate_{action.name.lower()}"] for action in Action]
             assert sum(rates) == pytest.approx(1)
