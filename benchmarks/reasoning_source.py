@@ -34,6 +34,7 @@ from stopwise.models.encoders import SentenceTransformerEncoder
 from stopwise.models.local_lm import LocalLM
 from stopwise.models.smollm2 import SMOLLM2
 from stopwise.models.transcript import WINDOW, Window
+from stopwise.signals.calibration import Calibrations
 from stopwise.signals.compute import compute_table
 from stopwise.signals.scored_reasoning import ReasoningScorer
 from stopwise.signals.table import SignalInfo, SignalTable, read_table
@@ -96,16 +97,26 @@ def part_of(runs: Sequence[Trajectory], questions: int) -> list[Trajectory]:
 
 
 def table_of(runs: Sequence[Trajectory], info: SignalInfo, encoder: CachedEncoder) -> SignalTable:
-    """Signals with the SE cut of another table, and RE-SE lines of these runs."""
+    """Signals with the SE cut of another table, and one RE-SE line of these runs for all agents.
+
+    A part has too few steps of successful training runs for a line for each agent.
+    """
     config = replace(info.config, signals=COMPARED)
-    return compute_table(lambda: runs, config, encoder, fit_se_cut=False, fit_coverage=False, progress=tell)
+
+    def table(of: Sequence[Trajectory], calibrations: Calibrations | None) -> SignalTable:
+        return compute_table(
+            lambda: of, config, encoder, calibrations=calibrations, fit_se_cut=False, fit_coverage=False, progress=tell
+        )
+
+    pooled = table([replace(run, agent="all") for run in runs], None).info.calibrations
+    agents = {run.agent for run in runs}
+    return table(runs, {(str(agent), source): line for _, source, line in pooled for agent in agents})
 
 
 def compare(tables: dict[str, SignalTable]) -> dict[str, Any]:
     """AUROC by source and signal on the steps at which every source has the signal, and how RE agrees.
 
-    A residual is missing at first steps, and where too few steps of an agent's successful training runs are in this
-    part for a line of its own.
+    A residual is missing at first steps; without enough steps of successful training runs, everywhere.
     """
     from scipy.stats import spearmanr
 
