@@ -146,7 +146,8 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
             counts = np.bincount(sample.actions, minlength=len(Action)) / len(sample.actions)
             rates = (float(counts[0]), float(counts[1]), float(counts[2]))
             self._uses.append(ActionUse(sample.value, 0.0, rates, len(sample.actions)))
-        groups = np.array([sample.value for sample in sampled]).reshape(-1, self.args.num_generations or 1)
+        size: Any = self.num_generations
+        groups = np.array([sample.value for sample in sampled]).reshape(-1, size)
         if np.allclose(groups, groups[:, :1]):
             warnings.warn(
                 f"all {self.num_generations} episodes of each of {len(groups)} groups had the same return: nothing to "
