@@ -163,7 +163,7 @@ def test_an_exported_policy_carries_its_figures(exported, compared, place):
     figures = manifest["training"]["benchmark"]
     assert (figures["recall"], figures["searches"]) == (row["recall"], row["searches"])
     assert figures["recall_difference_ci"] == row["versus_never_stop"]["recall"]["ci"]
-    assert exported == {"out": "policy", "name": "logistic", "kind": "logistic"}
+    assert exported == {"out": "policy", "name": "logistic", "kind": "logistic", "form": "policy"}
 
 
 def test_a_run_may_be_named_by_its_policy_folder_too(compared, answer):

@@ -117,7 +117,7 @@ class TestController:
             two.decide(SignalRow(t, {"Nov": 0.9}, {}))
         assert mixed == alone
         assert first._scorer is second._scorer is controller._scorer  # the network is there once
-        assert first._scorer._network is controller._scorer._network
+        assert first.network is controller.network
         assert first._rows is not second._rows
         assert decide(first) == alone  # begun again
 

@@ -116,6 +116,7 @@ class TestDecoding:
             assert tokens.as_asked(ids) == episodes[0].parts[0].ids[len(tokens.header) :][: len(ids)]
 
 
+@pytest.mark.filterwarnings("ignore::stopwise.train.lm.grpo.NoSpreadWarning")  # four samples may be alike
 class TestLogProbabilities:
     @pytest.mark.parametrize("name", ["forbidden", "noop", "uplift"])
     def test_they_are_those_of_a_plain_forward_of_each_sample(self, trainer_of, uplift_of, monkeypatch, name):
