@@ -126,7 +126,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
                 model=network,
                 reward_funcs=_returns,  # pyright: ignore[reportArgumentType] - TRL's type has no extra fields
                 args=arguments,
-                train_dataset=Dataset.from_dict({"prompt": [str(number) for number in range(len(self.episodes))]}),
+                train_dataset=Dataset.from_dict({"prompt": [str(number) for number in _order(arguments, episodes)]}),
                 eval_dataset=Dataset.from_dict({"prompt": ["0"]}),  # `evaluate` looks at `validation`
                 processing_class=tokenizer,
                 callbacks=list(callbacks),
@@ -316,6 +316,7 @@ def group_trainer(
         beta=options.kl,
         mask_truncated_completions=False,
         log_completions=False,
+        shuffle_dataset=False,  # `_order` has shuffled
     )
     extra: list[TrainerCallback] = list(callbacks)
     if options.minutes is not None:
@@ -323,6 +324,17 @@ def group_trainer(
     if options.patience:
         extra.append(EarlyStoppingCallback(options.patience))
     return GroupTrainer(network, arguments, tokens, tokenizer, episodes, validation, extra, trunk)
+
+
+def _order(arguments: GRPOConfig, episodes: Sequence[LmEpisode]) -> NDArray[np.int64]:
+    """Numbers of the runs over all epochs, each shuffled, as one long epoch.
+
+    TRL's sampler begins anew with the first epoch's order when a run is resumed in a later one.
+    """
+    groups = arguments.per_device_train_batch_size * arguments.gradient_accumulation_steps * arguments.world_size
+    needed = arguments.max_steps * max(1, groups // int(arguments.num_generations or 1))
+    chance = np.random.default_rng(arguments.seed)
+    return np.concatenate([chance.permutation(len(episodes)) for _ in range(-(-needed // len(episodes)))])
 
 
 class _TimeLimit(TrainerCallback):
