@@ -1,6 +1,7 @@
 """``stopwise train``: fit a controller on training questions, choose what is to be chosen on validation questions."""
 
 import argparse
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Train and write the run: the policy, the resolved config and the record of what was tried."""
     from stopwise.controllers.package import write_package
-    from stopwise.data.config import load_values, plain, read_config, write_config
-    from stopwise.data.files import atomic_folder, write_json
-    from stopwise.evaluation.record import provenance
+    from stopwise.data.config import load_values, read_config
     from stopwise.signals.table import read_table
     from stopwise.train.train import TrainConfig, train, uplift_file
 
@@ -39,9 +38,9 @@ def run(args: argparse.Namespace) -> int:
 
         return run_lm(args, values)
     if kind == "memory":
-        return _train_memory(args)
+        return _train_memory(args, values)
     if kind == "q_lambda":
-        return _train_q_lambda(args)
+        return _train_q_lambda(args, values)
     config = read_config(TrainConfig, values, str(args.config))
     path = signals_path(config.signals)
     if config.kind == "uplift":
@@ -52,12 +51,7 @@ def run(args: argparse.Namespace) -> int:
     if config.branches is not None:
         inputs["branches"] = Path(config.branches)
     package, record = train(config, read_table(path))
-    command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
-    result = provenance(command, plain(config), inputs) | record
-    with atomic_folder(args.out) as folder:
-        write_package(folder / "policy", package)
-        write_json(folder / "result.json", result)
-        write_config(folder / "config.yaml", config, command)
+    result = write_run(args, config, inputs, record, lambda folder: write_package(folder / "policy", package))
     if args.json:
         print_json(result | {"out": str(args.out)})
     else:
@@ -71,6 +65,43 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def train_command(args: argparse.Namespace) -> list[str]:
+    """The words that make a run again."""
+    return ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
+
+
+def write_run(
+    args: argparse.Namespace,
+    config: Any,
+    inputs: Mapping[str, Path],
+    record: Mapping[str, Any],
+    fill: Callable[[Path], object],
+) -> dict[str, Any]:
+    """Write a run folder at `args.out`, atomically: what was made, its result and its resolved config.
+
+    Args:
+        args: of the command.
+        config: resolved.
+        inputs: name to file; their hashes stand in the result.
+        record: what was tried and found.
+        fill: writes what was made into the folder.
+
+    Returns:
+        What ``result.json`` holds.
+    """
+    from stopwise.data.config import plain, write_config
+    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.evaluation.record import provenance
+
+    command = train_command(args)
+    result = provenance(command, plain(config), inputs) | record
+    with atomic_folder(args.out) as folder:
+        fill(folder)
+        write_json(folder / "result.json", result)
+        write_config(folder / "config.yaml", config, command)
+    return result
+
+
 def _show(value: float | None) -> str:
     return "unknown" if value is None else f"{value:.3f}"
 
@@ -79,28 +110,17 @@ def _train_uplift(args: argparse.Namespace, config: Any, path: Path) -> int:
     """Fit the intervention model `uplift` and write its run."""
     from dataclasses import asdict
 
-    from stopwise.data.config import plain, read_config, write_config
-    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.data.config import read_config
     from stopwise.envs.uplift import write_fit
-    from stopwise.evaluation.record import provenance
-    from stopwise.signals.features import FeatureSpec, check_privilege
     from stopwise.signals.table import read_table
-    from stopwise.train.train import default_features
+    from stopwise.train.train import chosen_features
     from stopwise.train.uplift import UpliftOptions, fit_uplift
 
     options = read_config(UpliftOptions, config.params, f"{args.config}: params")
     table = read_table(path)
-    names = default_features(table, privileged=config.privileged) if config.features is None else config.features
-    spec = FeatureSpec(names)
-    check_privilege(spec, table.info.config, privileged=config.privileged)
-    fit = fit_uplift(table, spec, options)
-    command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
+    fit = fit_uplift(table, chosen_features(table, config.features, privileged=config.privileged), options)
     record = {"kind": "uplift", "interventions": fit.interventions, "productive": fit.productive, **asdict(options)}
-    result = provenance(command, plain(config), {"signals": path}) | record
-    with atomic_folder(args.out, mark="result.json") as folder:
-        write_fit(folder / "uplift.json", fit)
-        write_json(folder / "result.json", result)
-        write_config(folder / "config.yaml", config, command)
+    result = write_run(args, config, {"signals": path}, record, lambda folder: write_fit(folder / "uplift.json", fit))
     if args.json:
         print_json(result | {"out": str(args.out)})
     else:
@@ -110,11 +130,11 @@ def _train_uplift(args: argparse.Namespace, config: Any, path: Path) -> int:
     return 0
 
 
-def _train_memory(args: argparse.Namespace) -> int:
+def _train_memory(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
     """Build an experience memory and write its run: `memory.sqlite`, its indexes, the config and the record."""
     from stopwise.cli.output import Progress, logs_path
     from stopwise.controllers.memory.memory import ExperienceMemory
-    from stopwise.data.config import load_config, plain, write_config
+    from stopwise.data.config import plain, read_config, write_config
     from stopwise.data.files import atomic_folder, write_json
     from stopwise.data.store import read_trajectories
     from stopwise.evaluation.record import provenance
@@ -123,12 +143,12 @@ def _train_memory(args: argparse.Namespace) -> int:
     from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
     from stopwise.train.memory import ByModel, Extractive, MemoryConfig, build_memory
 
-    config = load_config(MemoryConfig, args.config, args.overrides)
+    config = read_config(MemoryConfig, values, str(args.config))
     logs = logs_path(config.logs)
     encoder = CachedEncoder(SentenceTransformerEncoder(config.encoder or MINILM), config.cache)
     client = open_chat(config.llm) if config.llm is not None else None
     abstractor = Extractive() if client is None else ByModel(client)
-    command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
+    command = train_command(args)
     with atomic_folder(args.out) as folder:
         memory = ExperienceMemory(folder, encoder, tau_dup=config.tau_dup)
         try:
@@ -153,24 +173,19 @@ def _train_memory(args: argparse.Namespace) -> int:
     return 0
 
 
-def _train_q_lambda(args: argparse.Namespace) -> int:
+def _train_q_lambda(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
     """Fit Stop-RAG's stopper and write its run."""
     from stopwise.controllers.package import write_package
-    from stopwise.data.config import load_config, plain, write_config
-    from stopwise.data.files import atomic_folder, write_json
-    from stopwise.evaluation.record import provenance
+    from stopwise.data.config import read_config
     from stopwise.signals.table import read_table
     from stopwise.train.q_lambda import QLambdaConfig, train_q_lambda
 
-    config = load_config(QLambdaConfig, args.config, args.overrides)
+    config = read_config(QLambdaConfig, values, str(args.config))
     path = signals_path(config.signals)
     package, record = train_q_lambda(config, read_table(path))
-    command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
-    result = provenance(command, plain(config), {"signals": path}) | record
-    with atomic_folder(args.out) as folder:
-        write_package(folder / "policy", package)
-        write_json(folder / "result.json", result)
-        write_config(folder / "config.yaml", config, command)
+    result = write_run(
+        args, config, {"signals": path}, record, lambda folder: write_package(folder / "policy", package)
+    )
     if args.json:
         print_json(result | {"out": str(args.out)})
     else:

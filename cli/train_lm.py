@@ -35,10 +35,9 @@ def _train(args: argparse.Namespace, values: Mapping[str, Any]) -> tuple[dict[st
         raise UsageError(f"train: kind lm needs {error.name or error}; run `pip install 'stopwise[lm]'`") from error
     import shutil
 
+    from stopwise.cli.train import write_run
     from stopwise.controllers.package import write_package
-    from stopwise.data.config import plain, read_config, write_config
-    from stopwise.data.files import atomic_folder, write_json
-    from stopwise.evaluation.record import provenance
+    from stopwise.data.config import read_config
     from stopwise.signals.table import read_table
     from stopwise.train.lm.config import LmConfig
     from stopwise.train.lm.run import train_lm
@@ -55,15 +54,14 @@ def _train(args: argparse.Namespace, values: Mapping[str, Any]) -> tuple[dict[st
     processes = PartialState()
     if not processes.is_main_process:
         return None
-    command = ["stopwise", "train", str(args.config), *args.overrides, "--out", str(args.out)]
-    result = provenance(command, plain(config), inputs) | record | {"processes": processes.num_processes}
     *earlier, (last, final) = trained.items()
-    with atomic_folder(args.out) as folder:
+
+    def fill(folder: Path) -> None:
         write_package(folder / "policy", final.package)
         for stage, part in earlier:
             write_package(folder / stage / "policy", part.package)
-        write_json(folder / "result.json", result)
-        write_config(folder / "config.yaml", config, command)
+
+    result = write_run(args, config, inputs, record | {"processes": processes.num_processes}, fill)
     shutil.rmtree(work)
     say(f"{last}: policy in {Path(args.out) / 'policy'}")
     lines = [

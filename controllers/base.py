@@ -145,6 +145,12 @@ def check_number(name: str, value: Any, *, low: float = -math.inf, high: float =
         raise UsageError(f"{name}: {value!r}; expected a {kind}{' of ' if bounds else ''}{', '.join(bounds)}")
 
 
+def softmax(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Over the last axis; a score of -inf gets no share."""
+    exponentials = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return exponentials / exponentials.sum(axis=-1, keepdims=True)
+
+
 def certain(action: Action) -> Distribution:
     """The distribution of a rule: all mass on one action."""
     distribution = np.zeros(3)

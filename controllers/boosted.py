@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stopwise.controllers.base import Distribution, Observation
+from stopwise.controllers.base import Distribution, Observation, softmax
 from stopwise.controllers.thresholded import Thresholded
 from stopwise.data.errors import DataError
 from stopwise.signals.features import FeatureSpec
@@ -85,9 +85,7 @@ class Boosted(Thresholded):
 
     def probabilities(self, features: Floats) -> Floats:
         """See `Thresholded.probabilities`."""
-        scores = tree_scores(self.weights, features)
-        exponentials = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return exponentials / exponentials.sum(axis=1, keepdims=True)
+        return softmax(tree_scores(self.weights, features))
 
 
 class Privileged(Boosted):

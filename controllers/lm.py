@@ -12,9 +12,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from stopwise.controllers.base import Controller, Distribution, Legal, Observation, check_number
+from stopwise.controllers.base import Controller, Distribution, Legal, Observation, check_number, softmax
 from stopwise.controllers.rendering import RenderingSpec, RowStream, Tokens, context_start
-from stopwise.controllers.thresholded import intervene_share
+from stopwise.controllers.thresholded import choose_by_thresholds
 from stopwise.data.errors import DataError
 from stopwise.data.records import Action
 
@@ -154,14 +154,6 @@ class SmallLM(Controller):
         }
 
 
-def choose_by_thresholds(probabilities: Distribution, legal: Legal, stop: float, intervene: float) -> Action:
-    """Stop if its probability reaches `stop`; else intervene if its share of the rest reaches `intervene`."""
-    if legal[Action.STOP] and (probabilities[Action.STOP] >= stop or legal.sum() == 1):
-        return Action.STOP
-    nudges = legal[Action.INTERVENE] and intervene_share(probabilities) >= intervene
-    return Action.INTERVENE if nudges else Action.CONTINUE
-
-
 @dataclass
 class Reading:
     """A context that has been read up to some row."""
@@ -249,12 +241,6 @@ def merge(network: Any, weights: Mapping[str, NDArray[Any]], scaling: float) -> 
                 raise DataError(f"lm: weights {name} of shape {tuple(change.shape)} fit {found} of the base model")
             change = change.to(target.device, target.dtype)
             target.add_(change) if name.endswith(LORA_A) else target.copy_(change)
-
-
-def softmax(logits: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Over the last axis."""
-    weights = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    return weights / weights.sum(axis=-1, keepdims=True)
 
 
 def _stem(name: str) -> str:

@@ -6,6 +6,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from stopwise.controllers.base import softmax
 from stopwise.controllers.thresholded import Thresholded
 from stopwise.data.errors import DataError
 from stopwise.signals.features import FeatureSpec
@@ -59,5 +60,4 @@ class Logistic(Thresholded):
         arrays = self.weights
         standard = (design_matrix(features) - arrays["mean"]) / arrays["scale"]
         logits = standard @ arrays["coef"].T + arrays["intercept"]
-        exponentials = np.exp(logits - logits.max(axis=1, keepdims=True))
-        return exponentials / exponentials.sum(axis=1, keepdims=True)
+        return softmax(logits)

@@ -38,18 +38,30 @@ class Thresholded(Controller):
 
     def choose(self, probabilities: Distribution, legal: Legal) -> Action:
         """Stop from the threshold on, or where nothing else is legal; then intervene from the other one on."""
-        if legal[Action.STOP] and (probabilities[Action.STOP] >= self.threshold or legal.sum() == 1):
-            return Action.STOP
-        if self.intervene_threshold is None:
-            return Action(int(np.where(legal, probabilities, -1.0)[: Action.STOP].argmax()))
-        share = float(intervene_share(probabilities))
-        return Action.INTERVENE if legal[Action.INTERVENE] and share >= self.intervene_threshold else Action.CONTINUE
+        return choose_by_thresholds(probabilities, legal, self.threshold, self.intervene_threshold)
 
     @property
     def params(self) -> Mapping[str, Any]:
         """The thresholds; features and weights are stored beside them."""
         second = {} if self.intervene_threshold is None else {"intervene_threshold": self.intervene_threshold}
         return {"threshold": self.threshold, **second}
+
+
+def choose_by_thresholds(probabilities: Distribution, legal: Legal, stop: float, intervene: float | None) -> Action:
+    """The action at a pair of thresholds; `stopwise.envs.lattice.by_thresholds` is the same over arrays.
+
+    Args:
+        probabilities: (3,) after the masks.
+        legal: (3,).
+        stop: probability of stop from which it stops.
+        intervene: share of intervening in the rest from which it intervenes; None: where it is the likelier one.
+    """
+    if legal[Action.STOP] and (probabilities[Action.STOP] >= stop or legal.sum() == 1):
+        return Action.STOP
+    if intervene is None:
+        return Action(int(np.where(legal, probabilities, -1.0)[: Action.STOP].argmax()))
+    nudges = legal[Action.INTERVENE] and intervene_share(probabilities) >= intervene
+    return Action.INTERVENE if nudges else Action.CONTINUE
 
 
 def intervene_share(probabilities: Floats) -> Floats:

@@ -1,9 +1,11 @@
 """Causal language models by name, as networks: for scoring, for training, and for policies that are made of one."""
 
 import contextlib
+import hashlib
 import io
 import sys
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,16 @@ class CausalLM:
     name: str  # as it was asked for
     network: Any  # transformers.PreTrainedModel, in evaluation mode
     tokenizer: Any  # transformers.PreTrainedTokenizerBase
-    sha256: str  # of the weight files
+    source: str  # what it was loaded from: a folder, or a Hugging Face id
+
+    @cached_property
+    def sha256(self) -> str:
+        """Of the weight files; computed at the first call, since only policies need it.
+
+        Raises:
+            UsageError: there are no safetensors.
+        """
+        return _weights_sha256(self.source)
 
 
 def load_causal_lm(name: str = SMOLLM2, *, dtype: str = "float32", device: str | None = None) -> CausalLM:
@@ -57,7 +68,7 @@ def load_causal_lm(name: str = SMOLLM2, *, dtype: str = "float32", device: str |
             f"name {SMOLLM2}, a Hugging Face id or a folder"
         ) from error
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
-    return CausalLM(name, network.to(device).eval(), tokenizer, weights_sha256(name))
+    return CausalLM(name, network.to(device).eval(), tokenizer, source)
 
 
 def model_source(name: str) -> str:
@@ -67,17 +78,10 @@ def model_source(name: str) -> str:
     return str(tiny_lm()) if name == TINY else name
 
 
-def weights_sha256(name: str) -> str:
-    """One hash of a model's safetensors files, whatever their number.
-
-    Raises:
-        UsageError: it has none, in its folder or in the Hugging Face cache.
-    """
-    import hashlib
-
+def _weights_sha256(source: str) -> str:
+    """One hash of a model's safetensors files, in its folder or in the Hugging Face cache, whatever their number."""
     from transformers.utils.hub import cached_file
 
-    source = model_source(name)
     if Path(source).is_dir():
         files = sorted(Path(source).glob("*.safetensors"))
     else:
@@ -85,7 +89,7 @@ def weights_sha256(name: str) -> str:
         folder = next((Path(path).parent for path in found if path), None)
         files = sorted(folder.glob("*.safetensors")) if folder else []
     if not files:
-        raise UsageError(f"model {name}: no safetensors weights found in {source}; other formats are not read")
+        raise UsageError(f"model {source}: no safetensors weights found; other formats are not read")
     if len(files) == 1:
         return sha256_file(files[0])
     return hashlib.sha256("".join(sha256_file(file) for file in files).encode()).hexdigest()

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from stopwise.data.errors import DataError, UsageError
+from stopwise.data.errors import DataError
+from stopwise.data.sqlite_file import open_sqlite
 from stopwise.models.cache_folder import cache_folder
 from stopwise.models.encoders import Embeddings, Encoder
 
@@ -43,15 +44,8 @@ class CachedEncoder:
         """
         self.encoder = encoder
         self._path = str(default_cache() if path is None else path)
-        try:
-            if self._path != ":memory:":
-                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            # one thread at a time may use it, not always the same one: whoever shares it between threads takes turns
-            self._database = sqlite3.connect(self._path, timeout=60, check_same_thread=False)
-        except (OSError, sqlite3.Error) as error:
-            raise UsageError(
-                f"{self._path}: cannot be opened as embedding cache ({error}); name a file in a writable folder"
-            ) from error
+        # one thread at a time may use it, not always the same one: whoever shares it between threads takes turns
+        self._database = open_sqlite(self._path, "embedding cache", check_same_thread=False)
         try:
             with self._explained():
                 self._database.execute("PRAGMA journal_mode=WAL")

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
-from stopwise.data.errors import DataError, UsageError
+from stopwise.data.errors import DataError
+from stopwise.data.sqlite_file import open_sqlite
 from stopwise.models.cache_folder import cache_folder
 from stopwise.models.chat import ChatReply, ChatRequest, TokenLogprobs, ToolCall, Usage
 
@@ -46,14 +47,7 @@ class ResponseCache:
         """
         self._path = str(default_response_cache() if path is None else path)
         self._lock = threading.Lock()
-        try:
-            if self._path != ":memory:":
-                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(self._path, timeout=60, check_same_thread=False)
-        except (OSError, sqlite3.Error) as error:
-            raise UsageError(
-                f"{self._path}: cannot be opened as cache of replies ({error}); name a file in a writable folder"
-            ) from error
+        self._database = open_sqlite(self._path, "cache of replies", check_same_thread=False)
         try:
             with self._explained():
                 self._database.execute("PRAGMA journal_mode=WAL")

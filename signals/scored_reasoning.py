@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Logprobs, Trajectory
+from stopwise.data.sqlite_file import open_sqlite
 from stopwise.models.cache_folder import cache_folder
 from stopwise.models.chat import Message
 from stopwise.models.transcript import WINDOW, Passage, Window, passages
@@ -83,12 +84,7 @@ class ReasoningScorer:
         self._model = model
         self._window = window
         self._path = str(cache_folder() / "scored.sqlite" if cache is None else cache)
-        try:
-            if self._path != ":memory:":
-                Path(self._path).parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(self._path, timeout=60)
-        except (OSError, sqlite3.Error) as error:
-            raise UsageError(f"{self._path}: cannot be opened as cache of scores ({error}); name another") from error
+        self._database = open_sqlite(self._path, "cache of scores")
         try:
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute(

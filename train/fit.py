@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stopwise.controllers.base import softmax
 from stopwise.data.errors import DataError
 from stopwise.data.records import Action
 from stopwise.train.regression import standardisation
@@ -31,8 +32,7 @@ class LogisticFit:
         """Probability of each action, shape (N, A), for features of shape (N, F)."""
         scores = ((features - self.mean) / self.scale) @ self.coef.T + self.intercept
         scores = np.where(self.support, scores, -np.inf)
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        return weights / weights.sum(axis=1, keepdims=True)
+        return softmax(scores)
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values; arrays become nested lists."""

@@ -30,10 +30,10 @@ from stopwise.envs.replay import ReplayEnv
 from stopwise.envs.rewards import Reward, run_values
 from stopwise.evaluation.benchmark import summarise
 from stopwise.evaluation.rollout import rollout
-from stopwise.signals.features import FeatureSpec, build_features, check_privilege
+from stopwise.signals.features import FeatureSpec, build_features
 from stopwise.signals.table import SignalTable
 from stopwise.train.regression import standardisation
-from stopwise.train.train import default_features, informative_columns
+from stopwise.train.train import chosen_features, informative_columns
 from stopwise.train.tune import Objective, choose_threshold, full_recall
 
 Floats = NDArray[np.float64]
@@ -178,9 +178,7 @@ def train_q_lambda(config: QLambdaConfig, table: SignalTable) -> tuple[PolicyPac
                 f"train: no run of the split {split} has gold and a search step; bring logs of more questions"
             )
     training, validation = parts["train"], parts["val"]
-    names = config.features
-    spec = FeatureSpec(default_features(training, privileged=config.privileged) if names is None else names)
-    check_privilege(spec, table.info.config, privileged=config.privileged)
+    spec = chosen_features(training, config.features, privileged=config.privileged)
     design = design_matrix(build_features(training, spec))
     telling = informative_columns(design)
     values = run_values(training, config.reward)

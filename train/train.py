@@ -185,12 +185,21 @@ def default_features(table: SignalTable, *, privileged: bool) -> tuple[str, ...]
     return tuple(there)
 
 
+def chosen_features(table: SignalTable, names: tuple[str, ...] | None, *, privileged: bool) -> FeatureSpec:
+    """The features of a config's `features`, or by default of all signals that are there.
+
+    Raises:
+        UsageError: a name is unknown, or coverage by gold is among them without privilege.
+    """
+    spec = FeatureSpec(default_features(table, privileged=privileged) if names is None else names)
+    check_privilege(spec, table.info.config, privileged=privileged)
+    return spec
+
+
 def _train_learned(
     config: TrainConfig, training: SignalTable, validation: SignalTable, basis: Basis
 ) -> tuple[Controller, list[dict[str, Any]]]:
-    names = config.features
-    spec = FeatureSpec(default_features(training, privileged=config.privileged) if names is None else names)
-    check_privilege(spec, training.info.config, privileged=config.privileged)
+    spec = chosen_features(training, config.features, privileged=config.privileged)
     if config.params:
         found = next(iter(config.params))
         raise UsageError(f"train: {config.kind} has no parameter {found!r}; candidates stand under `grid`")

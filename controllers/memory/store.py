@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from stopwise.controllers.memory.entries import LABELS, Entry, Label
-from stopwise.data.errors import DataError, UsageError
+from stopwise.data.errors import DataError
 from stopwise.data.importers.toolbox import normalise_question
+from stopwise.data.sqlite_file import open_sqlite
 
 SCHEMA = 1
 
@@ -67,13 +68,7 @@ class EntryStore:
         """
         self.path = Path(path)
         self._lock = threading.RLock()
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._database = sqlite3.connect(self.path, timeout=60, check_same_thread=False, isolation_level=None)
-        except (OSError, sqlite3.Error) as error:
-            raise UsageError(
-                f"{self.path}: cannot be opened as a memory ({error}); name a file in a writable folder"
-            ) from error
+        self._database = open_sqlite(str(self.path), "a memory", check_same_thread=False, isolation_level=None)
         try:
             with self._explained():
                 self._database.execute("PRAGMA journal_mode=WAL")

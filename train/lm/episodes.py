@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from stopwise.controllers.base import softmax
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.rendering import RenderingSpec, Tokens, contexts
 from stopwise.data.records import Action
@@ -100,8 +101,7 @@ def with_targets(
         best = scores.argmax(axis=-1)
         ranked = np.sort(scores, axis=-1)
         if options.labels == "soft":
-            exponents = np.exp((scores - scores.max(axis=-1, keepdims=True)) / options.temperature)
-            targets, weights = exponents / exponents.sum(axis=-1, keepdims=True), np.ones(best.shape)
+            targets, weights = softmax(scores / options.temperature), np.ones(best.shape)
         elif options.labels == "hard":
             targets = np.eye(len(Action))[best]
             weights = np.where(np.isfinite(ranked[..., -2]), ranked[..., -1] - ranked[..., -2], 0.0)

@@ -12,6 +12,7 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from stopwise.train.lm.config import GrpoOptions, LmConfig
 from stopwise.train.lm.episodes import LmEpisode, Part
 from stopwise.train.lm.losses import ActionUse, masked_log_policy
 from stopwise.train.lm.scoring import action_logits, policies
-from stopwise.train.lm.stages import StageResult, learn, shared_arguments
+from stopwise.train.lm.stages import shared_arguments
 from stopwise.train.lm.trainer import ValidationReturn, seconds_so_far
 from stopwise.train.lm.trunk import FrozenTrunk
 
@@ -250,7 +251,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
         )
         return LmEpisode("", "", (Part(list(ids), 0, rows),), lattice)
 
-    @property
+    @cached_property
     def _limits(self) -> NDArray[np.bool_]:
         """What the guards allow at each row of the longest run; they are the same for all runs."""
         return max((episode.lattice.legal for episode in self.episodes), key=len)
@@ -276,23 +277,6 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
         return places, states, actions
 
 
-def run_grpo(
-    network: Any,
-    tokenizer: Any,
-    tokens: Tokens,
-    episodes: Sequence[LmEpisode],
-    validation: Sequence[LmEpisode],
-    options: GrpoOptions,
-    config: LmConfig,
-    folder: Path,
-    callbacks: Sequence[TrainerCallback] = (),
-    trunk: FrozenTrunk | None = None,
-) -> StageResult:
-    """Train in place, from the last checkpoint in `folder` if there is one; arguments as in `run_stage`."""
-    trainer = group_trainer(network, tokenizer, tokens, episodes, validation, options, config, folder, callbacks, trunk)
-    return learn(trainer, network, config, folder, keep_start=True)
-
-
 def group_trainer(
     network: Any,
     tokenizer: Any,
@@ -305,7 +289,7 @@ def group_trainer(
     callbacks: Sequence[TrainerCallback] = (),
     trunk: FrozenTrunk | None = None,
 ) -> GroupTrainer:
-    """The trainer of a stage; arguments as in `run_stage`."""
+    """The trainer of a stage; arguments as in `policy_trainer`."""
     shared = shared_arguments(options, config, folder, len(episodes))
     part = shared["per_device_train_batch_size"]  # in runs; TRL counts samples
     arguments = GRPOConfig(

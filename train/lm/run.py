@@ -29,10 +29,10 @@ from stopwise.train.lm.config import LmConfig, Method
 from stopwise.train.lm.episodes import LmEpisode, at_prices, episode_weights, make_episodes, sample_runs, with_targets
 from stopwise.train.lm.network import changed_arrays, restore, scaling, trainable
 from stopwise.train.lm.scoring import policies
-from stopwise.train.lm.stages import StageResult, run_stage
+from stopwise.train.lm.stages import StageResult, learn, policy_trainer
 from stopwise.train.lm.trainer import Progress, StepProgress
 from stopwise.train.lm.trunk import FrozenTrunk, frozen_trunk
-from stopwise.train.train import default_features, informative_columns, run_folder
+from stopwise.train.train import chosen_features, informative_columns, run_folder, uplift_file
 from stopwise.train.tune import ThresholdPair, full_recall, pair_on_lattices
 
 Arrays = dict[str, NDArray[np.float32]]
@@ -166,9 +166,7 @@ def _targets(
     config: LmConfig, training: SignalTable, reward: Any, intervention: Forbidden | Noop | Uplift
 ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
     """Regressed and realised action values of every training run, by its id; all of them take part in the fits."""
-    names = config.target_features
-    spec = FeatureSpec(default_features(training, privileged=config.privileged) if names is None else names)
-    check_privilege(spec, training.info.config, privileged=config.privileged)
+    spec = chosen_features(training, config.target_features, privileged=config.privileged)
     design = design_matrix(build_features(training, spec))
     targets = action_targets(
         training,
@@ -191,34 +189,16 @@ def _learn(
     callbacks: Sequence[TrainerCallback],
     trunk: FrozenTrunk | None,
 ) -> StageResult:
+    given = (network, prepared.base.tokenizer, prepared.tokens, prepared.training, prepared.curve_on)
+    trainer: Any
     if stage == "grpo":
-        from stopwise.train.lm.grpo import run_grpo
+        from stopwise.train.lm.grpo import group_trainer
 
-        return run_grpo(
-            network,
-            prepared.base.tokenizer,
-            prepared.tokens,
-            prepared.training,
-            prepared.curve_on,
-            config.grpo,
-            config,
-            folder,
-            callbacks,
-            trunk,
-        )
-    options = config.sft if stage == "sft" else config.exact
-    return run_stage(
-        network,
-        prepared.base.tokenizer,
-        prepared.tokens,
-        prepared.training,
-        prepared.curve_on,
-        options,
-        config,
-        folder,
-        callbacks,
-        trunk,
-    )
+        trainer = group_trainer(*given, config.grpo, config, folder, callbacks, trunk)
+    else:
+        options = config.sft if stage == "sft" else config.exact
+        trainer = policy_trainer(*given, options, config, folder, callbacks, trunk)
+    return learn(trainer, network, config, folder, keep_start=stage != "sft")
 
 
 def _finish(
@@ -297,8 +277,7 @@ def _intervention(config: LmConfig) -> Forbidden | Noop | Uplift:
         return Noop()
     if config.intervention == "forbidden" or config.uplift is None:
         return Forbidden()
-    folder = Path(config.uplift)
-    return Uplift(read_fit(folder / "uplift.json" if folder.is_dir() else folder))
+    return Uplift(read_fit(uplift_file(config.uplift)))
 
 
 def _start_arrays(config: LmConfig, prepared: Prepared) -> Arrays:

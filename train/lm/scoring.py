@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch.nn.utils.rnn import pad_sequence
 
-from stopwise.controllers.lm import softmax
+from stopwise.controllers.base import softmax
 from stopwise.controllers.rendering import Tokens
 from stopwise.envs.lattice import masked
 from stopwise.train.lm.episodes import LmEpisode

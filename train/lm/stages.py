@@ -33,7 +33,7 @@ class StageResult:
     seconds: float
 
 
-def run_stage(
+def policy_trainer(
     network: Any,
     tokenizer: Any,
     tokens: Tokens,
@@ -44,8 +44,8 @@ def run_stage(
     folder: Path,
     callbacks: Sequence[TrainerCallback] = (),
     trunk: FrozenTrunk | None = None,
-) -> StageResult:
-    """Train in place, from the last checkpoint in `folder` if there is one; the best weights are kept.
+) -> PolicyTrainer:
+    """The trainer of imitation or of the exact policy gradient; `learn` runs it.
 
     Args:
         network: from `stopwise.train.lm.network.trainable`.
@@ -69,7 +69,7 @@ def run_stage(
     trainer = PolicyTrainer(network, arguments, tokens, tokenizer, episodes, validation, options, callbacks, trunk)
     if isinstance(options, ExactOptions) and options.kl:
         trainer.remember_reference()
-    return learn(trainer, network, config, folder, keep_start=isinstance(options, ExactOptions))
+    return trainer
 
 
 def learn(trainer: Any, network: Any, config: LmConfig, folder: Path, *, keep_start: bool) -> StageResult:

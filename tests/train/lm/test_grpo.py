@@ -17,9 +17,10 @@ from stopwise.envs.rewards import Reward
 from stopwise.train.lm import grpo
 from stopwise.train.lm.config import GrpoOptions
 from stopwise.train.lm.episodes import LmEpisode, Part
-from stopwise.train.lm.grpo import Draws, GroupTrainer, NoSpreadWarning, group_trainer, run_grpo, sample_episode
+from stopwise.train.lm.grpo import Draws, GroupTrainer, NoSpreadWarning, group_trainer, sample_episode
 from stopwise.train.lm.network import former_names
 from stopwise.train.lm.scoring import policies
+from stopwise.train.lm.stages import learn
 
 CONTINUE, INTERVENE, STOP = Action
 GUARDS = Guards(min_steps=1, max_steps=8, cooldown=1, max_interventions=2)
@@ -249,9 +250,9 @@ class TestRightAnswers:
         base, tokens = fresh(), tokens_of(2)
         episodes = episodes_of(some_runs(run_of), tokens, Reward(search=0.05), GUARDS, uplift_of(0.4))
         options = GrpoOptions(epochs=2, batch=4, micro_batch=2, generations=4, learning_rate=1e-4, evaluate_every=1)
-        result = run_grpo(
-            base.network, base.tokenizer, tokens, episodes, episodes, options, config_of(), tmp_path / "grpo"
-        )
+        config, folder = config_of(), tmp_path / "grpo"
+        trainer = group_trainer(base.network, base.tokenizer, tokens, episodes, episodes, options, config, folder)
+        result = learn(trainer, base.network, config, folder, keep_start=True)
         steps = [entry for entry in result.curve if "loss" in entry]
         looks = [entry for entry in result.curve if "eval_return" in entry]
         assert [entry["step"] for entry in looks] == [0, 1, 2]

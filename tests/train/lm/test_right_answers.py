@@ -7,10 +7,10 @@ from stopwise.controllers.guards import Guards
 from stopwise.envs.interventions import Forbidden
 from stopwise.envs.lattice import expected
 from stopwise.envs.rewards import Reward
+from stopwise.train.lm import stages
 from stopwise.train.lm.config import ExactOptions, GrpoOptions
-from stopwise.train.lm.grpo import run_grpo
+from stopwise.train.lm.grpo import group_trainer
 from stopwise.train.lm.scoring import policies
-from stopwise.train.lm.stages import run_stage
 
 pytestmark = [  # a policy that has learned a bandit is sure of itself
     pytest.mark.filterwarnings("ignore::stopwise.train.lm.trainer.CollapseWarning"),
@@ -25,9 +25,10 @@ def learn(method, steps, rate, base, tokens, episodes, config, folder):
     options = {**COMMON, "epochs": steps, "batch": every, "micro_batch": every, "learning_rate": rate}
     common = (base.network.train(), base.tokenizer, tokens, episodes, episodes)
     if method == "exact":
-        result = run_stage(*common, ExactOptions(**options, entropy=0.005), config, folder)
+        trainer = stages.policy_trainer(*common, ExactOptions(**options, entropy=0.005), config, folder)
     else:
-        result = run_grpo(*common, GrpoOptions(**options, generations=12), config, folder)
+        trainer = group_trainer(*common, GrpoOptions(**options, generations=12), config, folder)
+    result = stages.learn(trainer, base.network, config, folder, keep_start=True)
     print([round(e["eval_return"], 3) for e in result.curve if "eval_return" in e])
     found = policies(base.network, episodes, tokens)
     values = [expected(e.lattice, p).value - e.lattice.first for e, p in zip(episodes, found, strict=True)]
