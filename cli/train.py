@@ -74,7 +74,7 @@ def write_run(
     args: argparse.Namespace,
     config: Any,
     inputs: Mapping[str, Path],
-    record: Mapping[str, Any],
+    record: dict[str, Any],
     fill: Callable[[Path], object],
 ) -> dict[str, Any]:
     """Write a run folder at `args.out`, atomically: what was made, its result and its resolved config.
