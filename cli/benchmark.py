@@ -29,6 +29,7 @@ class ControllerChoice:
     match: str | None = None  # random only: stop as often as the controller of this name does on validation questions
     rethinker: RethinkerChoice | None = None  # arena only: who searches at an intervention; None is the arena's
     memory: str | None = None  # of ds_mcm with `slow`: folder of an experience memory
+    versus: tuple[str, ...] = ()  # names of other rows to be compared with, besides never_stop
 
 
 @dataclass(frozen=True)
@@ -244,7 +245,7 @@ def make_arms(config: BenchmarkConfig, table: Any, connections: Connections) -> 
                 raise UsageError(f"controllers.{number}.match: no controller is called {choice.match!r}; found {names}")
             name = choice.name or f"random ~ {choice.match}"
             arms[number] = _matched(config, table, reference, name)
-    return [arms[number] for number in sorted(arms)]
+    return [replace(arms[number], versus=choice.versus) for number, choice in enumerate(config.controllers)]
 
 
 def _matched(config: BenchmarkConfig, table: Any, reference: Any, name: str) -> Any:
@@ -312,6 +313,22 @@ def print_table(result: Mapping[str, Any]) -> None:
             _show(row["milliseconds_a_decision"], 2),
         )
     Console(width=max(Console().width, 150)).print(table)
+    for row in rows:
+        for other, figures in row.get("versus", {}).items():
+            print(f"{row['controller']} against {other}: {_differences(figures)}")
+
+
+def _differences(figures: Mapping[str, Any]) -> str:
+    """What one row has more than another, with 95% intervals."""
+    if "reason" in figures:
+        return str(figures["reason"])
+    parts = []
+    for name, digits in (("return", 4), ("recall", 4), ("searches", 2)):
+        found = figures[name]
+        if found["difference"] is not None:
+            interval = "" if found["ci"] is None else " [{:+.{d}f}, {:+.{d}f}]".format(*found["ci"], d=digits)
+            parts.append(f"{name} {found['difference']:+.{digits}f}{interval}")
+    return ", ".join(parts) or "nothing is known of both"
 
 
 def explain() -> None:

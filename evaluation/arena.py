@@ -30,7 +30,7 @@ from stopwise.envs.arena.puzzle import make_reader
 from stopwise.envs.arena.retrievers import BM25Retriever, DenseRetriever, Retriever
 from stopwise.envs.arena.worker import Control, texts_of_corpus
 from stopwise.envs.rewards import Reward
-from stopwise.evaluation.benchmark import Arm, layout
+from stopwise.evaluation.benchmark import Arm, check_names, compare_rows, layout
 from stopwise.evaluation.rollout import RunOutcome
 from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.signals.compute import run_labels
@@ -155,13 +155,18 @@ def arena_rows(
         margin: recall that an arm may lose and still be called not inferior.
 
     Returns:
-        JSON-able rows as in a replay benchmark, with ``rethinker``; and the same by agent kind.
+        JSON-able rows as in a replay benchmark, with ``rethinker``; and the same by agent kind, without ``versus``.
+
+    Raises:
+        UsageError: two arms have one name, or one is compared with a row that is not there.
     """
+    check_names([arm.arm for arm in arms])
     baseline = outcomes_of(bench.run(None), reward)
     questions = bench.questions
     kinds = np.array([job.kind for job in bench.jobs])
     rows: list[dict[str, Any]] = []
     apart: dict[str, list[dict[str, Any]]] = {kind: [] for kind in dict.fromkeys(kinds.tolist())}
+    known: dict[str, Sequence[RunOutcome]] = {}
     for arm in arms:
         controller = arm.arm.controller
         head: dict[str, Any] = {"controller": arm.arm.name, "kind": controller.kind, "intervention_model": MODEL}
@@ -175,6 +180,7 @@ def arena_rows(
             continue
         never = isinstance(controller, NeverStop)
         outcomes = baseline if never else outcomes_of(bench.run(arm), reward)
+        known[arm.arm.name] = outcomes
         head |= controller.described  # after the runs: by then it is known under which name a model answers
         rows.append(head | layout(outcomes, baseline, questions, seed=seed, margin=margin))
         for kind, table in apart.items():
@@ -182,6 +188,7 @@ def arena_rows(
             base = [baseline[index] for index in chosen]
             ours = base if never else [outcomes[index] for index in chosen]
             table.append(head | layout(ours, base, questions[chosen], seed=seed, margin=margin))
+    compare_rows(rows, [arm.arm for arm in arms], known, questions, seed=seed, margin=margin)
     return rows, apart
 
 

@@ -32,6 +32,7 @@ class Arm:
     guards: Guards = Guards()
     origin: str | None = None  # where a learned one comes from
     not_applicable: str | None = None  # why it cannot be run at all, if it cannot
+    versus: tuple[str, ...] = ()  # names of other rows that it is compared with, besides never_stop
 
 
 def missing_signal(table: SignalTable, controller: Controller) -> str | None:
@@ -88,13 +89,11 @@ def benchmark(
         JSON-able rows in the order of `arms`; one that does not apply has ``not_applicable`` instead of figures.
 
     Raises:
-        UsageError: two arms have one name, or one has privileged features without permission.
+        UsageError: two arms have one name, one is compared with a row that is not there, or one has privileged features
+            without permission.
         DataError: there is no run.
     """
-    names = [arm.name for arm in arms]
-    doubled = [name for name in names if names.count(name) > 1]
-    if doubled:
-        raise UsageError(f"benchmark: two controllers are called {doubled[0]!r}; give one another `name`")
+    check_names(arms)
     table = env.table
     if len(table) == 0:
         raise DataError("benchmark: no run belongs to this split; name another split or bring more questions")
@@ -103,6 +102,7 @@ def benchmark(
     full = summarise(baseline, questions)
     bound = summarise(rollout(env, Oracle(), Guards(max_steps=10**9), seed=seed), questions)
     rows = []
+    known: dict[str, Sequence[RunOutcome]] = {}
     for arm in arms:
         head = {"controller": arm.name, "kind": arm.controller.kind, "intervention_model": env.intervention.name}
         if arm.origin is not None:
@@ -118,12 +118,61 @@ def benchmark(
             check_privilege(arm.controller.features, table.info.config, privileged=privileged)
         never = isinstance(arm.controller, NeverStop)
         outcomes = baseline if never else rollout(env, arm.controller, arm.guards, seed=seed, logs=logs)
+        known[arm.name] = outcomes
         head |= arm.controller.described  # after the runs: by then it is known under which name a model answers
         row = layout(outcomes, baseline, questions, seed=seed, margin=margin)
         saved = full["searches"] - row["searches"]
         row["oracle_saving_share"] = _share(saved, full["searches"] - bound["searches"])
         rows.append(head | row)
+    compare_rows(rows, arms, known, questions, seed=seed, margin=margin)
     return rows
+
+
+def check_names(arms: Sequence[Arm]) -> None:
+    """Every row has a name of its own, and `versus` names rows that are there.
+
+    Raises:
+        UsageError: one does not.
+    """
+    names = [arm.name for arm in arms]
+    for arm in arms:
+        if names.count(arm.name) > 1:
+            raise UsageError(f"benchmark: two controllers are called {arm.name!r}; give one another `name`")
+        for other in arm.versus:
+            if other not in names or other == arm.name:
+                raise UsageError(
+                    f"benchmark: {arm.name!r} is to be compared with {other!r}, which is no other row; found "
+                    f"{', '.join(name for name in names if name != arm.name) or 'none'}"
+                )
+
+
+def compare_rows(
+    rows: Sequence[dict[str, Any]],
+    arms: Sequence[Arm],
+    outcomes: Mapping[str, Sequence[RunOutcome]],
+    questions: NDArray[np.int64],
+    *,
+    seed: int,
+    margin: float,
+) -> None:
+    """Write into each row, under ``versus``, its differences to the rows that its arm names, paired by question.
+
+    Args:
+        rows: laid out already, one an arm, in the order of `arms`.
+        arms: of the table.
+        outcomes: of the same runs by arm name, without arms that do not apply.
+        questions: of each run, shape (E,).
+        seed: of the bootstrap and the permutation test.
+        margin: recall that an arm may lose and still be called not inferior.
+    """
+    for row, arm in zip(rows, arms, strict=True):
+        if arm.name in outcomes and arm.versus:
+            row["versus"] = {
+                other: against(outcomes[arm.name], outcomes[other], questions, seed, margin)
+                if other in outcomes
+                else {"reason": "not applicable"}
+                for other in arm.versus
+            }
 
 
 def layout(

@@ -72,6 +72,31 @@ def test_figures_of_the_logs_as_they_are(rows):
     assert "policy" not in row
 
 
+def test_rows_against_one_another(table):
+    env = ReplayEnv(table, FeatureSpec(()), reward=Reward(search=0.1))
+    arms = [
+        Arm("one", FixedBudget(1), versus=("two", "ds_mcm")),
+        Arm("two", FixedBudget(2)),
+        Arm("ds_mcm", DsMcm()),
+    ]
+    one, two, _ = benchmark(env, arms)
+    assert "versus" not in two
+    assert one["versus"]["ds_mcm"] == {"reason": "not applicable"}
+    figures = one["versus"]["two"]
+    # A: one of its two runs makes a second search, which finds a quarter more; B and C make it for nothing
+    assert figures["searches"]["difference"] == pytest.approx(-(1 / 2 + 1 + 1) / 3)
+    assert figures["recall"]["difference"] == pytest.approx(-(0.25 / 2) / 2)
+    assert figures["return"]["difference"] == pytest.approx((-(0.25 - 0.1) / 2 + 0.1) / 2)
+    assert (figures["return"]["wins"], figures["return"]["losses"]) == (1, 1)
+
+
+@pytest.mark.parametrize("other", ["nobody", "one"])
+def test_a_row_to_compare_with_must_be_there(table, other):
+    env = ReplayEnv(table, FeatureSpec(()), reward=Reward(search=0.1))
+    with pytest.raises(UsageError, match=f"'one' is to be compared with '{other}', which is no other row; found two"):
+        benchmark(env, [Arm("one", FixedBudget(1), versus=(other,)), Arm("two", FixedBudget(2))])
+
+
 def test_figures_of_a_budget_of_one(rows):
     row = rows["one"]
     assert row["searches"] == 1
