@@ -1,13 +1,15 @@
 """Training a small language model: data, stages, thresholds, the policy."""
 
+import contextlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from transformers import TrainerCallback
 
@@ -25,7 +27,7 @@ from stopwise.models.causal_lm import CausalLM, load_causal_lm
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
 from stopwise.signals.table import SignalTable
 from stopwise.train.action_targets import action_targets
-from stopwise.train.lm.config import LmConfig, Method
+from stopwise.train.lm.config import LmConfig, Method, Precision
 from stopwise.train.lm.episodes import LmEpisode, at_prices, episode_weights, make_episodes, sample_runs, with_targets
 from stopwise.train.lm.network import changed_arrays, restore, scaling, trainable
 from stopwise.train.lm.scoring import policies
@@ -86,6 +88,8 @@ def train_lm(
     if config.start is not None:
         restore(network, config.lora, _start_arrays(config, prepared))
     trunk = frozen_trunk(network, config.lora)
+    # what is deployed computes in float32, in whatever precision it was trained; so thresholds are chosen in float32
+    deployed_trunk = trunk if config.precision == "float32" else frozen_trunk(network, config.lora)
     trained: dict[Method, Trained] = {}
     for stage in config.stages():
         done = work / f"{stage}.json"
@@ -94,12 +98,13 @@ def train_lm(
             restore(network, config.lora, arrays)
         else:
             callbacks = [] if progress is None else [StepProgress(stage, progress)]
-            result = _learn(stage, network, prepared, config, work / stage, callbacks, trunk)
+            with matmul_precision(config.precision):
+                result = _learn(stage, network, prepared, config, work / stage, callbacks, trunk)
             arrays = changed_arrays(network, config.lora)
             if _main_process():
                 _write_arrays(work / f"{stage}.safetensors", arrays)
                 write_json(done, asdict(result))
-        trained[stage] = _finish(stage, arrays, result, prepared, config, table, trunk)
+        trained[stage] = _finish(stage, arrays, result, prepared, config, table, deployed_trunk)
     return trained, _record(config, prepared, trained, network)
 
 
@@ -180,6 +185,18 @@ def _targets(
     return {episode.id: (targets.q[start:stop], targets.returns[start:stop]) for episode, start, stop in bounds}
 
 
+@contextlib.contextmanager
+def matmul_precision(precision: Precision) -> Iterator[None]:
+    """Inside, products of float32 matrices may go through bf16, if `precision` says so."""
+    before = torch.get_float32_matmul_precision()
+    if precision == "bf16_matmul":
+        torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
 def _learn(
     stage: Method,
     network: Any,
@@ -218,7 +235,7 @@ def _finish(
         rendering=prepared.tokens.spec,
         scaling=scaling(config.lora),
     )
-    # what is deployed chooses its thresholds: the merged network in float32, in whatever precision it was trained
+    # what is deployed chooses its thresholds: the merged network
     own = None if trunk is None else trunk.bind(controller.network)
     found = list(policies(controller.network, prepared.validation, prepared.tokens, own))
     runs = [episode.lattice for episode in prepared.validation]

@@ -22,7 +22,7 @@ from stopwise.signals.features import FeatureSpec
 from stopwise.train.lm.config import ExactOptions, LoraOptions, SftOptions
 from stopwise.train.lm.network import restore, trainable
 from stopwise.train.lm.run import prepare, train_lm
-from stopwise.train.lm.scoring import action_logits
+from stopwise.train.lm.scoring import action_logits, policies
 from stopwise.train.lm.trainer import CollapseWarning, PolicyTrainer
 from stopwise.train.tune import Objective, pair_on_lattices
 
@@ -363,3 +363,25 @@ class TestLora:
             served = action_logits(controller.network, prepared.validation[:3], prepared.tokens)
         for one, other in zip(wanted, served, strict=True):
             assert one.numpy() == pytest.approx(other.numpy(), abs=1e-5)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "bf16_matmul"])
+def test_thresholds_are_chosen_in_the_precision_that_decides(config_of, knowing, tmp_path, monkeypatch, precision):
+    """Training in another one leaves nothing behind: neither kept hidden states nor torch's setting."""
+    seen = []
+
+    def watched(*given):
+        seen.append(list(policies(*given)))
+        return seen[-1]
+
+    monkeypatch.setattr("stopwise.train.lm.run.policies", watched)
+    lora = LoraOptions(rank=2, layers=1)
+    config = config_of(method="sft", precision=precision, lora=lora, validation_runs=None)
+    stages, _ = train_lm(config, knowing, tmp_path / "work")
+    prepared = prepare(config, knowing)
+    controller = stages["sft"].package.controller
+    assert isinstance(controller, SmallLM)
+    controller.prepare()
+    for used, own in zip(seen[0], policies(controller.network, prepared.validation, prepared.tokens), strict=True):
+        assert used == pytest.approx(own, abs=1e-6)
+    assert torch.get_float32_matmul_precision() == "highest"
