@@ -1,5 +1,6 @@
 """The signal table: the signals of many runs as flat arrays, ragged by offsets, with their labels and their origin."""
 
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -71,6 +72,16 @@ class SignalTable:
 
     def __len__(self) -> int:
         return len(self.episodes)
+
+    @property
+    def sha256(self) -> str:
+        """Of everything that a learner can see of the table: two tables with one hash train the same."""
+        whole = hashlib.sha256()
+        for array in (self.values, self.reasons, self.labels, self.offsets):
+            whole.update(np.ascontiguousarray(array).tobytes())
+        texts = [self.names, [asdict(episode) for episode in self.episodes], self.info.to_json()]
+        whole.update(json.dumps(texts, sort_keys=True).encode())
+        return whole.hexdigest()
 
     @cached_property
     def lengths(self) -> NDArray[np.int64]:

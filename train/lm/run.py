@@ -20,7 +20,7 @@ from stopwise.controllers.package import PolicyPackage, read_package
 from stopwise.controllers.rendering import RenderingSpec, Tokens, fit_edges
 from stopwise.data.config import plain
 from stopwise.data.errors import DataError, UsageError
-from stopwise.data.files import atomic_path, read_json, write_json
+from stopwise.data.files import atomic_path, read_json, sha256_file, write_json
 from stopwise.envs.interventions import Forbidden, Noop
 from stopwise.envs.uplift import Uplift, read_fit
 from stopwise.models.causal_lm import CausalLM, load_causal_lm
@@ -82,8 +82,8 @@ def train_lm(
         UsageError: the config does not fit itself or the folder, or something that it names is not there.
         DataError: there is no gold, or a split has no run.
     """
-    _claim(work, config)
     prepared = prepare(config, table)
+    _claim(work, config, table)  # now that everything it names is known to be there
     network = trainable(prepared.base, config.lora, config.seed)
     if config.start is not None:
         restore(network, config.lora, _start_arrays(config, prepared))
@@ -313,13 +313,18 @@ def _start_arrays(config: LmConfig, prepared: Prepared) -> Arrays:
     return dict(controller.weights)
 
 
-def _claim(work: Path, config: LmConfig) -> None:
-    """One folder, one config: checkpoints of another run would be taken for this one's."""
-    wanted = plain(config)
-    record = work / "config.json"
+def _claim(work: Path, config: LmConfig, table: SignalTable) -> None:
+    """One folder, one config, one table: checkpoints of another run would be taken for this one's."""
+    uplift = None if config.uplift is None else sha256_file(uplift_file(config.uplift))
+    wanted = json.loads(json.dumps({"config": plain(config), "signals": table.sha256, "uplift": uplift}))
+    record = work / "claim.json"
     if record.exists():
-        if read_json(record) != json.loads(json.dumps(wanted)):
-            raise UsageError(f"{work}: holds an unfinished run of another config; delete it, or use that config")
+        found = read_json(record)
+        changed = [name for name in wanted if found.get(name) != wanted[name]]
+        if changed:
+            raise UsageError(
+                f"{work}: holds an unfinished run of another {changed[0]}; delete it, or use that {changed[0]}"
+            )
     elif _main_process():
         work.mkdir(parents=True, exist_ok=True)
         write_json(record, wanted)

@@ -180,16 +180,20 @@ class TestStart:
 
 
 class TestRefused:
-    def test_an_unfinished_run_of_another_config(self, config_of, knowing, tmp_path):
+    @pytest.mark.parametrize("what", ["config", "signals"])
+    def test_an_unfinished_run_of_another_kind(self, config_of, knowing, tmp_path, what):
         config = config_of(method="sft")
         work = tmp_path / "out.partial"
         work.mkdir()
         from stopwise.train.lm.run import _claim
 
-        _claim(work, config)
-        _claim(work, config)  # its own
-        with pytest.raises(UsageError, match=r"out\.partial: holds an unfinished run of another config; delete it"):
-            train_lm(replace(config, seed=1), knowing, work)
+        _claim(work, config, knowing)
+        _claim(work, config, knowing)  # its own
+        given = (replace(config, seed=1), knowing)
+        if what == "signals":
+            given = (config, replace(knowing, values=knowing.values + 1e-9))
+        with pytest.raises(UsageError, match=rf"out\.partial: holds an unfinished run of another {what}; delete it"):
+            train_lm(*given, work)
 
     @pytest.mark.parametrize(
         ("changes", "message"),
