@@ -65,7 +65,9 @@ class Prompted(Controller):
             asked = self.client.ask(request, kind, "controller", check)
         except ChatFailure as failure:
             tokens = failure.usage.prompt + failure.usage.completion
-            self._spent = Cost(spent.calls + failure.attempts, spent.tokens + tokens, spent.seconds, failure.kind)
+            self._spent = Cost(
+                spent.calls + failure.attempts, spent.tokens + tokens, spent.seconds + failure.seconds, failure.kind
+            )
             return None
         replies = asked.replies
         self._spent = Cost(

@@ -38,13 +38,22 @@ class ChatFailure(StopwiseError):
         kind: what went wrong; counted by those who go on without the reply.
         usage: tokens that were paid all the same.
         attempts: calls on the wire that it took.
+        seconds: wall-clock time that they took when they were really made.
     """
 
-    def __init__(self, kind: FailureKind, message: str, usage: "Usage | None" = None, attempts: int = 0) -> None:
+    def __init__(
+        self,
+        kind: FailureKind,
+        message: str,
+        usage: "Usage | None" = None,
+        attempts: int = 0,
+        seconds: float = 0.0,
+    ) -> None:
         super().__init__(message)
         self.kind: FailureKind = kind
         self.usage = usage or Usage()
         self.attempts = attempts
+        self.seconds = seconds
 
 
 @dataclass(frozen=True, slots=True)

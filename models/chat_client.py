@@ -142,7 +142,7 @@ class ChatClient:
 
         Raises:
             ChatFailure: no reply, or none that could be read (``no JSON in reply``, ``wrong schema``,
-                ``wrong answer``); its usage and attempts are those of all calls that were made in vain.
+                ``wrong answer``); its usage, attempts and seconds are those of all calls made in vain.
             BudgetSpent: it would cost more than there is.
         """
         if self.abilities.structured != "none":
@@ -189,10 +189,14 @@ class ChatClient:
                     "one model: fix the model's version, or begin with a new cache",
                     reply.usage,
                     reply.attempts,
+                    reply.seconds,
                 )
 
 
 def _in_vain(failure: ChatFailure, message: str, replies: Sequence[ChatReply]) -> ChatFailure:
     """The failure of a whole request for an answer, with what the replies before it cost."""
     usage = sum((reply.usage for reply in replies), failure.usage)
-    return ChatFailure(failure.kind, message, usage, failure.attempts + sum(reply.attempts for reply in replies))
+    attempts = failure.attempts + sum(reply.attempts for reply in replies)
+    return ChatFailure(
+        failure.kind, message, usage, attempts, failure.seconds + sum(reply.seconds for reply in replies)
+    )

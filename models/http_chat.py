@@ -79,7 +79,8 @@ class HttpChat:
             except ChatFailure as failed:
                 failure, wait = failed, None
             wasted += failure.usage
-            failure = ChatFailure(failure.kind, f"{self.id}: {failure}", wasted, attempt)
+            seconds = time.monotonic() - started
+            failure = ChatFailure(failure.kind, f"{self.id}: {failure}", wasted, attempt, seconds)
             if failure.kind not in PASSING or attempt == patience.attempts:
                 raise failure
             if wait is None:
@@ -92,6 +93,7 @@ class HttpChat:
                     f"{patience.longest_wait:g}",
                     wasted,
                     attempt,
+                    seconds,
                 )
             self._sleep(wait)
         raise AssertionError("every attempt returns, raises or is followed by another")

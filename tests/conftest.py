@@ -1,5 +1,12 @@
+import importlib.util
 import json
+import os
+import socket
+import subprocess
+import sys
 import threading
+import time
+import urllib.request
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -297,3 +304,38 @@ def tiny_lm(tiny_lm_folder):
     from stopwise.models.local_lm import LocalLM
 
     return LocalLM(str(tiny_lm_folder), device="cpu")
+
+
+@pytest.fixture(scope="session")
+def served_smollm2():
+    """Address and model name of SmolLM2-135M behind `transformers serve`; for slow tests."""
+    from stopwise.models.smollm2 import PACKAGE, dense_smollm2
+
+    for name in (PACKAGE, "gguf", "fastapi", "uvicorn", "openai"):
+        if importlib.util.find_spec(name) is None:
+            pytest.skip(f"needs {name}")
+    folder = dense_smollm2()
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    command = [sys.executable, "-m", "transformers.cli.transformers", "serve", "--host", "127.0.0.1", "--device", "cpu"]
+    serving = subprocess.Popen(
+        [*command, "--port", str(port), "--dtype", "float32"],
+        env=os.environ | {"HF_HUB_OFFLINE": "1"},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    try:
+        deadline = time.monotonic() + 180
+        while True:
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{port}/health", timeout=5).close()
+                break
+            except OSError:
+                assert serving.poll() is None, "the server ended"
+                assert time.monotonic() < deadline, "the server does not answer"
+                time.sleep(1)
+        yield f"http://127.0.0.1:{port}/v1", str(folder)
+    finally:
+        serving.terminate()
+        serving.wait(30)

@@ -146,6 +146,21 @@ LASTING = {
 }
 
 
+def test_a_failure_takes_the_time_it_took_when_it_was_made(server, make, tmp_path):
+    """Or a benchmark that is made again from the cache would find failing quicker than it is."""
+    server.otherwise = {"text": "I would go on.", "hang": 0.05}
+    first = make(cache=tmp_path / "replies.sqlite").decide(observe())
+    again = make(cache=tmp_path / "replies.sqlite").decide(observe())
+    assert len(server.requests) == 2  # the question, and what was said to its reply: the second time both are known
+    assert first.cost == again.cost
+    assert again.cost.seconds >= 0.1
+
+
+def test_a_failing_endpoint_takes_time_too(server, make):
+    server.otherwise = {"status": 503, "hang": 0.05}
+    assert make(patience=Patience(attempts=2)).decide(observe()).cost.seconds >= 0.1
+
+
 @pytest.mark.parametrize("how", LASTING)
 def test_a_lasting_failure_is_continue_and_counted(server, make, how):
     server.otherwise, kind, calls, tokens = LASTING[how]
