@@ -60,6 +60,8 @@ def _train(args: argparse.Namespace, values: Mapping[str, Any]) -> tuple[dict[st
         write_package(folder / "policy", final.package)
         for stage, part in earlier:
             write_package(folder / stage / "policy", part.package)
+        for price, part in final.at_prices.items():
+            write_package(folder / "prices" / f"{price:g}" / "policy", part.package)
 
     result = write_run(args, config, inputs, record | {"processes": processes.num_processes}, fill)
     shutil.rmtree(work)
@@ -70,4 +72,10 @@ def _train(args: argparse.Namespace, values: Mapping[str, Any]) -> tuple[dict[st
         f"{part.result.seconds:.0f} s"
         for stage, part in trained.items()
     ]
+    for price, part in final.at_prices.items():
+        found = part.thresholds
+        lines.append(
+            f"at a search price of {price:g}: recall {found.recall:.3f} at {found.searches:.1f} searches and "
+            f"{found.interventions:.2f} interventions; policy in {args.out / 'prices' / f'{price:g}' / 'policy'}"
+        )
     return result | {"out": str(args.out)}, lines

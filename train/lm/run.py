@@ -4,7 +4,7 @@ import contextlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,8 @@ class Trained:
     arrays: Arrays
     result: StageResult
     thresholds: ThresholdPair
+    # the same network told another search price, with the thresholds that are best there; of the last stage only
+    at_prices: Mapping[float, "Trained"] = field(default_factory=dict)
 
 
 def train_lm(
@@ -105,6 +107,20 @@ def train_lm(
                 _write_arrays(work / f"{stage}.safetensors", arrays)
                 write_json(done, asdict(result))
         trained[stage] = _finish(stage, arrays, result, prepared, config, table, deployed_trunk)
+    last = trained[config.stages()[-1]]
+    frontier = {
+        price: _finish(
+            config.stages()[-1],
+            last.arrays,
+            last.result,
+            _at_price(prepared, config, table, price),
+            replace(config, reward=replace(config.reward, search=price)),
+            table,
+            deployed_trunk,
+        )
+        for price in config.prices
+    }
+    trained[config.stages()[-1]] = replace(last, at_prices=frontier)
     return trained, _record(config, prepared, trained, network)
 
 
@@ -165,6 +181,18 @@ def prepare(config: LmConfig, table: SignalTable) -> Prepared:
             "runs": {split: len(part) for split, part in parts.items()} | {"learned from": len(training)},
         },
     )
+
+
+def _at_price(prepared: Prepared, config: LmConfig, table: SignalTable, price: float) -> Prepared:
+    """What a policy is finished on at another search price: its header, and validation runs at that price."""
+    base = prepared.base
+    tokens = Tokens(
+        prepared.tokens.spec.at_price(price), lambda text: base.tokenizer.encode(text, add_special_tokens=False)
+    )
+    known = table.select(table.has_gold & (table.lengths > 0)).split("val")
+    reward = replace(config.reward, search=price)
+    validation = make_episodes(known, tokens, reward, config.guards, _intervention(config))
+    return replace(prepared, tokens=tokens, validation=validation)
 
 
 def _targets(
@@ -274,6 +302,10 @@ def _record(config: LmConfig, prepared: Prepared, trained: Mapping[Method, Train
         "stages": {
             stage: asdict(part.result) | {"thresholds": asdict(part.thresholds)} for stage, part in trained.items()
         },
+        "frontier": [
+            {"price": price} | {name: value for name, value in asdict(part.thresholds).items()}
+            for price, part in last.at_prices.items()
+        ],
         "base": {"name": prepared.base.name, "sha256": prepared.base.sha256},
         "parameters": {
             "trained": sum(p.numel() for p in network.parameters() if p.requires_grad),

@@ -16,6 +16,7 @@ from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Action
 from stopwise.envs.lattice import by_thresholds, expected, question_weights
 from stopwise.envs.replay import ReplayEnv
+from stopwise.envs.rewards import Reward
 from stopwise.evaluation.rollout import rollout
 from stopwise.evaluation.statistics import question_means
 from stopwise.signals.features import FeatureSpec
@@ -261,6 +262,26 @@ class TestPrices:
             return np.mean([e.targets[..., Action.STOP].mean() for e in episodes if e.targets is not None])
 
         assert stopping(dear) > stopping(cheap)  # where a search is dear, the targets say stop more often
+
+    def test_one_network_is_a_policy_at_each_price(self, config_of, knowing, tmp_path):
+        stages, record = train_lm(config_of(method="sft", prices=(0.01, 0.25)), knowing, tmp_path / "work")
+        last = stages["sft"]
+        assert [row["price"] for row in record["frontier"]] == [0.01, 0.25]
+        part = knowing.split("val")
+        for row, (price, told) in zip(record["frontier"], last.at_prices.items(), strict=True):
+            controller = told.package.controller
+            assert isinstance(controller, SmallLM)
+            assert controller.rendering.price == told.package.training["reward"]["search"] == price
+            assert told.arrays is last.arrays
+            outcomes = rollout(
+                ReplayEnv(part, FeatureSpec(()), reward=Reward(search=price)), controller, told.package.guards
+            )
+            for name, figure in (("total", "value"), ("recall", "recall"), ("searches", "searches")):
+                values = np.array([getattr(outcome, name) for outcome in outcomes])
+                assert question_means(values, part.question_codes)[1].mean() == pytest.approx(row[figure], abs=1e-9)
+        cheap, dear = record["frontier"]
+        assert dear["searches"] < cheap["searches"]
+        assert cheap["value"] == record["validation"]["return"]
 
     def test_prices_of_other_token_counts_are_refused(self, config_of, knowing, monkeypatch):
         from stopwise.train.lm import run
