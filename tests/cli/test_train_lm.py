@@ -97,6 +97,15 @@ def test_for_people(place, command):
     assert "sft: policy in runs/sft/policy" in err
 
 
+def test_a_policy_for_each_price(place, command):
+    status, out, _ = command("train", "lm.yaml", "--out", "runs/priced", "method=sft", "prices=[0.01, 0.2]")
+    assert status == 0
+    for price in (0.01, 0.2):
+        assert f"at a search price of {price:g}: recall " in out
+        policy = load(place / f"runs/priced/prices/{price:g}/policy")
+        assert policy.package.controller.rendering.price == price
+
+
 def test_grpo_from_a_finished_run(trained, place, answer):
     found = answer("train", "lm.yaml", "--out", "runs/grpo", "method=grpo", "start=runs/lm")
     assert list(found["stages"]) == ["grpo"]
