@@ -32,6 +32,8 @@ class MemoryConfig:
     name: str | None = None  # what tables call it
     min_trajectories: int = 500  # runs of training questions with a known outcome, at least ([DS-MCM] 4.1.1: 500)
     max_trajectories: int | None = None  # the first so many; None: all
+    agents: tuple[str, ...] | None = None  # only runs of these; None: of all
+    datasets: tuple[str, ...] | None = None  # likewise
     sessions: int | None = None  # search steps of a run, spread evenly; None: all
     tau_dup: float = TAU_DUP  # cosine from which an entry is a near duplicate
     encoder: str | None = None  # sentence-transformers model; None: MiniLM
@@ -151,7 +153,7 @@ def build_memory(
     sessions = kept = lost = 0
     workers = config.llm.parallel if config.llm is not None else 1
     with ThreadPoolExecutor(workers) as pool:
-        for run, label in _chosen(read()):
+        for run, label in _chosen(read(), config):
             if taken.total() == total:
                 break
             taken[label] += 1
@@ -175,26 +177,41 @@ def build_memory(
     }
 
 
-def _chosen(runs: Iterable[Trajectory]) -> Iterator[tuple[Trajectory, Label]]:
+def _chosen(runs: Iterable[Trajectory], config: MemoryConfig) -> Iterator[tuple[Trajectory, Label]]:
     """The runs that a memory is built from, with their labels."""
     for run in runs:
         label = label_of(run)
-        if label is not None and run.search_steps and split_of(run.question_id) == "train":
+        if label is not None and run.search_steps and split_of(run.question_id) == "train" and _wanted(run, config):
             yield run, label
+
+
+def _wanted(run: Trajectory, config: MemoryConfig) -> bool:
+    return (config.agents is None or run.agent in config.agents) and (
+        config.datasets is None or run.dataset in config.datasets
+    )
 
 
 def _survey(runs: Iterable[Trajectory], config: MemoryConfig) -> tuple[Counter[str], dict[str, int]]:
     """How many runs there are by label, and how many are left out and why."""
-    left_out = {"runs of other splits": 0, "runs without a search": 0, "runs without a known outcome": 0}
+    left_out = dict.fromkeys(
+        (
+            "runs of other splits",
+            "runs of other agents or datasets",
+            "runs without a search",
+            "runs without a known outcome",
+        ),
+        0,
+    )
 
     def counted() -> Iterator[Trajectory]:
         for run in runs:
             left_out["runs of other splits"] += (other := split_of(run.question_id) != "train")
-            left_out["runs without a search"] += (idle := not other and not run.search_steps)
-            left_out["runs without a known outcome"] += not other and not idle and label_of(run) is None
+            left_out["runs of other agents or datasets"] += (foreign := not other and not _wanted(run, config))
+            left_out["runs without a search"] += (idle := not other and not foreign and not run.search_steps)
+            left_out["runs without a known outcome"] += not (other or foreign or idle) and label_of(run) is None
             yield run
 
-    labels: Counter[str] = Counter(label for _, label in _chosen(counted()))
+    labels: Counter[str] = Counter(label for _, label in _chosen(counted(), config))
     if labels.total() < config.min_trajectories or len(labels) < 2:
         raise DataError(
             f"{config.logs}: {labels['success']} successful and {labels['failure']} failed runs of training questions; "

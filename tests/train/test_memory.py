@@ -1,6 +1,7 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,7 @@ def test_sessions_of_training_runs_by_outcome(memory: ExperienceMemory, runs: li
     assert record["entries"] == memory.counts() == {"success": 3, "failure": 6}
     assert record["left_out"] == {
         "runs of other splits": 6,
+        "runs of other agents or datasets": 0,
         "runs without a search": 1,
         "runs without a known outcome": 1,
         "runs beyond max_trajectories": 0,
@@ -106,6 +108,19 @@ def test_bounds(memory: ExperienceMemory, runs: list[Trajectory]) -> None:
     assert record["left_out"]["runs beyond max_trajectories"] == 1
     queries = {entry.session.splitlines()[1] for entry in memory.nearest("x", k=9).successes}
     assert queries == {f"Action: search query {t} of {runs[0].question_id}" for t in (0, 2)}
+
+
+@pytest.mark.parametrize("name", ["agents", "datasets"])
+def test_of_one_agent_or_dataset(memory: ExperienceMemory, runs: list[Trajectory], name: str) -> None:
+    """What a memory is moved from, in a table of transfer."""
+    field = name.removesuffix("s")
+    mixed = [*runs, *(replace(run, id=f"{run.id} again", **{field: "other"}) for run in runs)]
+    record = build_memory(lambda: mixed, memory, config(**{name: ("other",)}), Extractive())
+    assert record["runs"] == {"success": 1, "failure": 2}
+    assert record["left_out"]["runs of other agents or datasets"] == 5
+    assert {getattr(entry, field) for entry in memory.nearest("anything", k=9).successes} == {"other"}
+    with pytest.raises(DataError, match=r"0 successful and 0 failed runs.*5 runs of other agents or datasets"):
+        build_memory(lambda: runs, memory, config(**{name: ("other",)}), Extractive())
 
 
 @pytest.mark.parametrize(("kept", "least"), [(slice(0, 3), 4), (slice(1, 3), 1), (slice(0, 1), 1), (slice(5, 9), 1)])
