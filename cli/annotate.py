@@ -126,9 +126,7 @@ def run_sample(args: argparse.Namespace) -> int:
                 f"{method}: {args.per_method} of {drawn['interventions']} suggestions, "
                 f"on {drawn['sampled_questions']} of {drawn['questions']} questions"
             )
-        say(
-            f"{result['items']} suggestions in {args.out / STUDY}; keep {KEY} beside it from raters: it names methods"
-        )
+        say(f"{result['items']} suggestions in {args.out / STUDY}; keep {KEY} beside it from raters: it names methods")
     return 0
 
 

@@ -20,6 +20,7 @@ from stopwise.evaluation.annotation.study import CRITERIA
 
 ADDRESS = "127.0.0.1"
 BODY_BYTES = 64 * 1024  # a form is far smaller
+READ_BYTES = 16 * BODY_BYTES  # of what is too large
 POLICY = "default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 
 _ITEM = re.compile(r"/item/([1-9][0-9]{0,8})")
@@ -86,16 +87,18 @@ class _Handler(BaseHTTPRequestHandler):
         """An answer."""
         number = self._number(urlsplit(self.path).path)
         length = self.headers.get("Content-Length", "")
+        size = int(length) if length.isdecimal() else 0
+        body = self.rfile.read(min(size, READ_BYTES))  # also where it is refused: who still sends would miss why
         if not self._known():
             return
         if self.headers.get("Origin") not in (None, *(f"http://{name}" for name in self.server.names)):
             self._refuse(HTTPStatus.FORBIDDEN, "Another site sent this form.")
         elif number is None:
             self._refuse(HTTPStatus.NOT_FOUND, "There is no such suggestion.")
-        elif not length.isdecimal() or int(length) > BODY_BYTES:
+        elif size > BODY_BYTES:
             self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "This is too much for a form. Nothing was saved.")
         else:
-            self._take(number, self.rfile.read(int(length)).decode("utf-8", "replace"))
+            self._take(number, body.decode("utf-8", "replace"))
 
     def _take(self, number: int, body: str) -> None:
         try:

@@ -107,6 +107,8 @@ def sources_of(words: Iterable[str]) -> list[Source]:
             raise UsageError(f"{word}: names no method; expected METHOD=PATH")
         sources = _sources(path, given)
         for source in sources:
+            if any(source.method == other.method and source.path.samefile(other.path) for other in found):
+                raise UsageError(f"{path}: is named twice for {source.method!r}; its suggestions would count twice")
             if given is None and source.method in unnamed:
                 raise UsageError(
                     f"{path}: its method would be {source.method!r}, as that of {unnamed[source.method]}; "

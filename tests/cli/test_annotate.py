@@ -36,12 +36,13 @@ def place(tmp_path, monkeypatch):
 
 
 @contextmanager
-def rating(rater, *words, port=0):
+def rating(rater):
     """The address of a rater's server; it is killed at the end unless it has ended."""
-    command = [sys.executable, "-m", "stopwise.cli", "annotate", "rate", "study", "--rater", rater, "--json"]
-    process = subprocess.Popen([*command, "--port", str(port), *words], stdout=subprocess.PIPE, text=True)
+    words = ["annotate", "rate", "study", "--rater", rater, "--port", "0", "--json"]
+    command = [sys.executable, "-m", "stopwise.cli", *words]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
     try:
-        assert process.stdout is not None
         yield json.loads(process.stdout.readline()), process
     finally:
         process.kill()

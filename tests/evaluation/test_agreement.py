@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import cohen_kappa_score
 
-from stopwise.evaluation.agreement import agreement, confusions, disagreement, weighted_kappa
+from stopwise.evaluation.agreement import Weights, agreement, confusions, disagreement, weighted_kappa
 
 
-def _of(first, second, answers, weights="none", questions=None, **options):
+def _of(first, second, answers, weights: Weights = "none", questions=None, **options):
     codes = np.arange(len(first)) if questions is None else np.array(questions)
     return agreement(np.array(first), np.array(second), codes, answers, weights, **options)
 
@@ -40,7 +40,7 @@ def test_on_a_scale_a_near_miss_weighs_less():
 @given(pairs=st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5)), min_size=1, max_size=30), ordered=st.booleans())
 def test_it_is_scikit_learns(pairs, ordered):
     first, second = (np.array(side) for side in zip(*pairs, strict=True))
-    weights = "linear" if ordered else "none"
+    weights: Weights = "linear" if ordered else "none"
     tables = confusions(first - 1, second - 1, np.zeros(len(first), dtype=int), 5)
     ours = weighted_kappa(tables[0], disagreement(5, weights))
     if np.isnan(ours):
@@ -66,8 +66,8 @@ def test_undefined_resamples_are_left_out_and_counted():
 
 def test_questions_are_what_is_resampled():
     answers = np.random.default_rng(0).integers(0, 2, (2, 60))
-    single = _of(*answers, [0, 1])["agreement"]["ci"]
-    grouped = _of(*answers, [0, 1], questions=np.arange(60) // 20)["agreement"]
+    single = _of(answers[0], answers[1], [0, 1])["agreement"]["ci"]
+    grouped = _of(answers[0], answers[1], [0, 1], questions=np.arange(60) // 20)["agreement"]
     assert grouped["value"] == pytest.approx((answers[0] == answers[1]).mean())
     assert grouped["ci"] != single
     assert _of([0, 1], [0, 0], [0, 1], questions=[0, 0])["agreement"]["ci"] is None

@@ -106,6 +106,8 @@ def test_where_runs_come_from(tmp_path):
     for name, controller in (("one", {"kind": "llm_critic"}), ("two", {"kind": None, "policy": "p/mcm"}), ("no", None)):
         write_json(tmp_path / name / "collection.json", {"controller": controller})
         write_trajectories(tmp_path / name / "trajectories.parquet", [run_of(1, ["x"])])
+    write_json(tmp_path / "one2" / "collection.json", {"controller": {"kind": "llm_critic"}})
+    write_trajectories(tmp_path / "one2" / "trajectories.parquet", [])
     write_json(tmp_path / "open" / "collection.json", {"controller": {"kind": "x"}})
     for arm in ("ds_mcm", "never stop"):
         write_json(tmp_path / "bench" / "arms" / f"{arm[:2]}.json", {"arm": arm})
@@ -120,7 +122,9 @@ def test_where_runs_come_from(tmp_path):
         (("@none",), "no such file or folder"),
         (("@no",), "was collected without a controller"),
         (("@open",), "is not finished"),
-        (("@one", "@one"), r"its method would be 'llm_critic', as that of .*; tell them apart, as NAME="),
+        (("@one", "@one"), "is named twice for 'llm_critic'"),
+        (("@one", "@one2"), r"its method would be 'llm_critic', as that of .*; tell them apart, as NAME="),
+        (("a=@one", "a=@one"), "is named twice for 'a'"),
         (("x=@bench",), "a benchmark holds several methods"),
         (("=@one",), "names no method"),
         (("@",), "holds neither a finished collection nor the arms"),
