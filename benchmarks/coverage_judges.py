@@ -28,8 +28,10 @@ from stopwise.data.records import Criterion, Trajectory
 from stopwise.data.splits import split_of
 from stopwise.data.store import read_trajectories
 from stopwise.envs.arena.population import sample_queries
+from stopwise.evaluation.agreement import confusions as pair_counts
+from stopwise.evaluation.agreement import disagreement, share_equal, weighted_kappa, with_interval
 from stopwise.evaluation.auroc import pooled
-from stopwise.evaluation.bootstrap import QuestionBootstrap, percentile_interval
+from stopwise.evaluation.bootstrap import QuestionBootstrap
 from stopwise.evaluation.record import provenance
 from stopwise.models.chat_client import ChatClient
 from stopwise.models.embedding_cache import CachedEncoder
@@ -44,7 +46,7 @@ from stopwise.signals.coverage_llm import LLMCoverage
 
 SAMPLES = Path(str(files("stopwise.data") / "samples"))
 STATUSES = (0.0, 0.5, 1.0)  # uncovered, partial, full
-WEIGHTS = np.abs(np.subtract.outer(np.arange(3), np.arange(3))) / 2  # linear: two statuses apart counts as one
+COST = disagreement(3, "linear")  # two statuses apart counts as one
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,13 +189,13 @@ def highest_kappa(judged: Judged) -> CoverageThresholds:
         for full in candidates[index:]
     ]
     one = replace(judged, question=np.zeros_like(judged.question))
-    return max(pairs, key=lambda pair: weighted_kappa(confusions(anew(one, pair), 1)[0]))
+    return max(pairs, key=lambda pair: weighted_kappa(confusions(anew(one, pair))[0], COST))
 
 
 def agreement(judged: Judged, seed: int = 0) -> dict[str, Any]:
     """Agreement, kappa and AUROC with 95% intervals over questions, and the confusion matrix."""
     bootstrap = QuestionBootstrap(int(judged.question.max()) + 1, seed=seed)
-    tables = confusions(judged, bootstrap.n_questions)
+    tables = confusions(judged)
     whole = tables.sum(axis=0)
     resampled = np.einsum("rq,qij->rij", bootstrap.weights, tables)
     covered = judged.gold > 0
@@ -201,45 +203,17 @@ def agreement(judged: Judged, seed: int = 0) -> dict[str, Any]:
         "observations": len(judged.gold),
         "questions": bootstrap.n_questions,
         "agreement": with_interval(share_equal, whole, resampled),
-        "kappa": with_interval(weighted_kappa, whole, resampled),
+        "kappa": with_interval(lambda table: weighted_kappa(table, COST), whole, resampled),
         "auroc": pooled(judged.status, covered, judged.question, bootstrap).to_json(),
         "auroc_of_score": pooled(judged.score, covered, judged.question, bootstrap).to_json(),
         "confusion": whole.tolist(),  # rows: gold uncovered, partial, full; columns: the judge's
     }
 
 
-def confusions(judged: Judged, questions: int) -> NDArray[np.int64]:
+def confusions(judged: Judged) -> NDArray[np.int64]:
     """Counts of (gold status, judge's status) for each question, shape (questions, 3, 3)."""
-    tables = np.zeros((questions, 3, 3), dtype=np.int64)
     rows, columns = (np.rint(2 * values).astype(np.int64) for values in (judged.gold, judged.status))
-    np.add.at(tables, (judged.question, rows, columns), 1)
-    return tables
-
-
-def share_equal(table: NDArray[Any]) -> float:
-    """Share of observations with equal statuses."""
-    return float(np.trace(table) / table.sum())
-
-
-def weighted_kappa(table: NDArray[Any]) -> float:
-    """Cohen's kappa with linear weights of a confusion matrix; NaN where either side has one status only."""
-    share = table / table.sum()
-    expected = np.outer(share.sum(axis=1), share.sum(axis=0))
-    by_chance = float((WEIGHTS * expected).sum())
-    return 1 - float((WEIGHTS * share).sum()) / by_chance if by_chance > 0 else float("nan")
-
-
-def with_interval(
-    measure: Callable[[NDArray[Any]], float], whole: NDArray[Any], resampled: NDArray[Any]
-) -> dict[str, Any]:
-    """A measure of confusion matrices and its interval; null where it is not defined."""
-    value = measure(whole)
-    values = np.array([measure(table) for table in resampled])
-    values = values[~np.isnan(values)]
-    return {
-        "value": None if np.isnan(value) else value,
-        "ci": list(percentile_interval(values)) if len(values) else None,
-    }
+    return pair_counts(rows, columns, judged.question, 3)
 
 
 if __name__ == "__main__":

@@ -100,8 +100,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--states", type=int, default=3, help="states for controllers that do, each attack at one")
     parser.add_argument("--max-tokens", type=int, default=300, help="of a reply")
     parser.add_argument("--seconds", type=float, help="of CPU time for reading texts; the next call goes on")
-    parser.add_argument("--reader", choices=READERS, action="append", help="readers of texts to ask; both by default")
-    parser.add_argument("--only", choices=PARTS, action="append", help="parts to run; others are kept")
+    parser.add_argument("--reader", choices=READERS, action="append", help="whom to ask; others of --only are kept")
+    parser.add_argument("--only", choices=PARTS, action="append", help="part to run; other parts are kept")
     parser.add_argument("--attacks", type=int, help="so many attacks, spread over the list; all by default")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args(arguments)
@@ -131,25 +131,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         ]
         encoder.close()
     if "text" in parts:
-        result["reads_text"] = []
+        rows = []
         for reader in args.reader or READERS:
             slow = {"slow": True} if reader == "ds_mcm" else {}
             controller = make_rule(reader, {"max_tokens": args.max_tokens, **slow})
             states = runs[: args.states]
-            result["reads_text"].append(with_text(controller, states, attacks, harmless, client, args.seconds))
+            rows.append(with_text(controller, states, attacks, harmless, client, args.seconds) | {"run": run})
+        result["reads_text"] = beside(kept.get("reads_text", ()), rows, "controller")
         bill = client.ledger.report()
         result["llm"] = {"model": client.id, "max_tokens": args.max_tokens, "tries": llm.tries, **bill}
     if "verdicts" in parts and llm.local is not None:
         model = LocalLM(llm.local)
         likelihood = Likelihood(model, ResponseCache(args.cache), args.seconds)
-        result["verdicts"] = [
+        rows = [
             {"reader": reader, "model": model.id, **forced(likelihood, write, runs[: args.states], attacks, harmless)}
+            | {"run": run}
             for reader, write in (("llm_critic", critic_prompt), ("ds_mcm", with_memory))
             if reader in (args.reader or READERS)
         ]
+        result["verdicts"] = beside(kept.get("verdicts", ()), rows, "reader")
     write_json(args.out, result)
     show(result)
     return 0
+
+
+def beside(kept: Iterable[Mapping[str, Any]], made: Sequence[Mapping[str, Any]], name: str) -> list[Mapping[str, Any]]:
+    """Rows of this call, and those of readers that only an earlier call asked, in the order of `READERS`."""
+    asked = {row[name] for row in made}
+    rows = [row for row in kept if row[name] not in asked]
+    return sorted([*rows, *made], key=lambda row: READERS.index(row[name]))
 
 
 def spread(items: Sequence[Item], count: int | None) -> list[Item]:

@@ -6,10 +6,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from stopwise.cli.connections import Connections, texts_of
 from stopwise.cli.interventions import RetrieveChoice, make_intervention
 from stopwise.cli.output import print_json, say, signals_path
+from stopwise.cli.texts import texts_of
 from stopwise.controllers.base import check_number
+from stopwise.controllers.connections import Connections
 from stopwise.controllers.guards import Guards
 from stopwise.data.errors import UsageError
 from stopwise.envs.arena.collection import CollectConfig, RethinkerChoice
@@ -85,7 +86,7 @@ def run(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.config}: controllers is empty; name at least one, as `- kind: never_stop`")
     path = signals_path(config.signals)
     table = read_table(path)
-    if "RE_z" not in table.names and any(choice.params.get("with_se") is False for choice in config.controllers):
+    if any(choice.params.get("with_se") is False for choice in config.controllers):
         from stopwise.signals.re_only import add_re_z
 
         table = add_re_z(table)
@@ -156,8 +157,9 @@ def _run_arena(config: BenchmarkConfig, table: Any, out: Path) -> dict[str, Any]
     if config.logs is not None:
         raise UsageError("logs: in the arena the agents run for real; leave it out")
     collection = replace(config.arena, split=config.split)
-    questions = {query.id for query in questions_of(collection)}
-    with Connections(config.llm, table.info.encoder, questions) as connections:
+    questions = questions_of(collection)
+    ids, texts = {query.id for query in questions}, [query.text for query in questions]
+    with Connections(config.llm, table.info.encoder, ids, texts) as connections:
         return _arena(config, collection, table, out, connections)
 
 

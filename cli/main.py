@@ -26,6 +26,7 @@ COMMANDS = {
     "benchmark": ("stopwise.cli.benchmark", "compare controllers on held-out questions"),
     "export": ("stopwise.cli.export", "make a policy package of a trained controller"),
     "replay": ("stopwise.cli.replay", "run a policy package over logs"),
+    "annotate": ("stopwise.cli.annotate", "let people judge what controllers suggest, blind to the method"),
     "cost": ("stopwise.cli.cost", "what the language models of runs cost, by purpose"),
 }
 

@@ -3,13 +3,22 @@
 import json
 import sys
 import time
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from stopwise.data.errors import UsageError
+from stopwise.data.shipped import SAMPLES, logs_path, sample_file, signals_path
 
-SAMPLES = "samples"  # in place of a path: the sample logs that stopwise ships
+__all__ = [
+    "SAMPLES",
+    "Progress",
+    "check_out",
+    "logs_path",
+    "print_json",
+    "sample_file",
+    "say",
+    "signals_path",
+]
 
 
 def print_json(value: Any) -> None:
@@ -20,21 +29,6 @@ def print_json(value: Any) -> None:
 def say(text: str) -> None:
     """A line for people, on stderr."""
     print(text, file=sys.stderr)
-
-
-def sample_file(name: str) -> Path:
-    """A file of the shipped samples."""
-    return Path(str(files("stopwise.data") / "samples" / name))
-
-
-def logs_path(name: str | Path) -> Path:
-    """A path, or the shipped trajectories for the word ``samples``."""
-    return sample_file("trajectories.parquet") if str(name) == SAMPLES else Path(name)
-
-
-def signals_path(name: str | Path) -> Path:
-    """A path, or the shipped signal table for the word ``samples``."""
-    return sample_file("signals.parquet") if str(name) == SAMPLES else Path(name)
 
 
 def check_out(out: Path, *inputs: Path | str | None) -> None:

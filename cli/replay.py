@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _load(folder: Path, cache: Path, llm: Path | None, memory: Path | None) -> Any:
     """The policy, with the model and the memory that it asks."""
-    from stopwise.cli.connections import open_memory
+    from stopwise.controllers.connections import open_memory
     from stopwise.controllers.package import read_package
     from stopwise.data.config import load_config
     from stopwise.models.chat_config import ChatConfig, open_chat

@@ -45,6 +45,7 @@ _STEP: _Types = {
     "tokens_in": _WHOLE,
     "tokens_out": _WHOLE,
     "seconds": _NUMBER,
+    "guidance": _TEXT,
 }
 _TRAJECTORY: _Types = {
     "id": _TEXT,
@@ -179,6 +180,7 @@ def _step_to_dict(step: Step) -> dict[str, Any]:
         tokens_in=step.tokens_in,
         tokens_out=step.tokens_out,
         seconds=_number_out(step.seconds),
+        guidance=step.guidance,
     )
 
 
@@ -203,6 +205,7 @@ def _step(value: Any, path: str) -> Step:
         tokens_in=fields.get("tokens_in"),
         tokens_out=fields.get("tokens_out"),
         seconds=_number(fields.get("seconds"), path, "seconds"),
+        guidance=fields.get("guidance"),
     )
 
 

@@ -86,6 +86,7 @@ class Step:
     tokens_in: int | None = None  # prompt tokens of this turn
     tokens_out: int | None = None  # generated tokens of this turn
     seconds: float | None = None  # wall-clock time of this turn
+    guidance: str | None = None  # with an intervention: what that controller suggested to the agent
 
     def __post_init__(self) -> None:
         if self.kind not in STEP_KINDS:

@@ -46,6 +46,7 @@ _STEP = pa.struct(
         "tokens_in": pa.int64(),
         "tokens_out": pa.int64(),
         "seconds": pa.float64(),
+        "guidance": pa.string(),
     }
 )
 SCHEMA = pa.schema(
@@ -168,7 +169,8 @@ def _characters(trajectory: Trajectory) -> int:
     """About how many bytes a trajectory takes in memory: its texts, each result's, and 8 a number."""
     length = len(trajectory.question)
     for step in trajectory.steps:
-        length += len(step.thought or "") + len(step.error or "") + sum(map(len, step.queries))
+        length += len(step.thought or "") + len(step.error or "") + len(step.guidance or "")
+        length += sum(map(len, step.queries))
         for document in step.documents:
             length += len(document.text or "") + 100
         if step.logprobs:
@@ -309,6 +311,7 @@ def _step(row: dict[str, Any], documents: list[dict[str, Any]]) -> Step:
         tokens_in=row["tokens_in"],
         tokens_out=row["tokens_out"],
         seconds=row["seconds"],
+        guidance=row.get("guidance"),  # files of before there was any lack it
     )
 
 

@@ -13,7 +13,7 @@ from stopwise.signals.table import SignalTable
 
 
 def add_re_z(table: SignalTable) -> SignalTable:
-    """The table with the column RE_z, and with RE's mean and spread in its calibrations.
+    """The table with the column RE_z, and with RE's mean and spread in its calibrations; one that has it is returned.
 
     They are taken from the steps that the line of each agent was fitted on: those of its successful training runs that
     have a residual. The table of a log whose runs are all here is the same as one computed with RE_z.
@@ -21,6 +21,8 @@ def add_re_z(table: SignalTable) -> SignalTable:
     Raises:
         DataError: the table has no RE and no residual, or RE of several sources, which the table does not tell apart.
     """
+    if "RE_z" in table.names:
+        return table
     for name in ("RE", "residual"):
         if name not in table.names:
             raise DataError(f"signals: RE_z needs {name}, which the table does not have; compute it with `signals`")

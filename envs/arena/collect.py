@@ -8,19 +8,22 @@ the bytes of an undisturbed one, whatever the number of workers.
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import closing
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 
+from stopwise.controllers.memory.memory import FILE as MEMORY
 from stopwise.data.config import plain
 from stopwise.data.corpus import read_corpus
 from stopwise.data.errors import UsageError
 from stopwise.data.files import atomic_path, read_json, sha256_file, write_json
+from stopwise.data.shipped import signals_path
 from stopwise.data.store import read_trajectories, write_trajectories
 from stopwise.envs.arena.branch_store import BRANCH_SCHEMA
-from stopwise.envs.arena.collection import CollectConfig, groups_of
+from stopwise.envs.arena.collection import CollectConfig, Job, groups_of
 from stopwise.envs.arena.retrievers import DenseRetriever
 from stopwise.envs.arena.worker import (
     EMBEDDINGS,
@@ -66,7 +69,19 @@ def collect(
     report = progress or (lambda what, done, total: None)
     out = Path(out)
     groups = groups_of(config)
-    Control(config)  # what cannot be run is refused before anything is written
+    control = Control(config, make_encoder=make_encoder)  # what cannot be run is refused before anything is written
+    with closing(control):
+        return _collect(config, out, make_encoder, report, groups, control)
+
+
+def _collect(
+    config: CollectConfig,
+    out: Path,
+    make_encoder: Callable[[str | None], Encoder],
+    report: Callable[[str, int, int], None],
+    groups: Sequence[Sequence[Job]],
+    control: Control,
+) -> dict[str, Any]:
     _claim(config, out)
     result: dict[str, Any] = {"out": str(out), "trajectories": str(out / TRAJECTORIES)}
     if config.branch is not None:
@@ -78,8 +93,8 @@ def collect(
         missing = [number for number in range(len(groups)) if not trajectories_part(parts, number).exists()]
         done = total - sum(len(groups[number]) for number in missing)
         report("collecting runs", done, total)
-        _prepare(config, out, make_encoder, report)
-        for number in _work(config, out, missing, make_encoder):
+        _prepare(config, out, make_encoder, report, embeds=control.embeds)
+        for number in _work(config, out, missing, make_encoder, control):
             done += len(groups[number])
             report("collecting runs", done, total)
         _merge(config, out, parts, len(groups))
@@ -104,6 +119,11 @@ def _claim(config: CollectConfig, out: Path) -> None:
     if config.llm is not None:  # nor what may be spent, and how fast
         endpoint = record["llm"]["endpoint"] and record["llm"]["endpoint"] | {"patience": None, "prices": None}
         record["llm"] = {"endpoint": endpoint, "local": config.llm.local, "tries": config.llm.tries}
+    choice = config.controller  # what its decisions depend on, beside its parameters
+    if choice is not None and choice.signals is not None:
+        record["sha256"]["signals"] = sha256_file(signals_path(choice.signals))
+    if choice is not None and choice.memory is not None:
+        record["sha256"]["memory"] = sha256_file(Path(choice.memory) / MEMORY)
     place = out / RECORD
     if place.exists():
         if read_json(place) != record:
@@ -121,6 +141,8 @@ def _prepare(
     out: Path,
     make_encoder: Callable[[str | None], Encoder],
     report: Callable[[str, int, int], None],
+    *,
+    embeds: bool,
 ) -> None:
     """Embed the corpus once, for all groups, workers and resumed calls."""
     if config.retriever == "dense" and not (out / INDEX).exists():
@@ -128,7 +150,7 @@ def _prepare(
         encoder = make_encoder(config.encoder)
         DenseRetriever.build(read_corpus(Path(config.corpus)), encoder, config.backend).save(out / INDEX)
         report("embedding documents", 1, 1)
-    if config.controller is not None and Control(config).embeds:
+    if embeds:
         store = CachedEncoder(make_encoder(config.encoder), out / EMBEDDINGS)
         store.prefetch(
             texts_of_corpus(read_corpus(Path(config.corpus))),
@@ -138,11 +160,15 @@ def _prepare(
 
 
 def _work(
-    config: CollectConfig, out: Path, numbers: Sequence[int], make_encoder: Callable[[str | None], Encoder]
+    config: CollectConfig,
+    out: Path,
+    numbers: Sequence[int],
+    make_encoder: Callable[[str | None], Encoder],
+    control: Control,
 ) -> Iterator[int]:
     """Run groups; yields the number of each that is finished."""
     if config.workers == 1 or len(numbers) < 2:
-        worker = Worker(config, out, make_encoder)
+        worker = Worker(config, out, make_encoder, control)
         for number in numbers:
             worker.run(number)
             yield number

@@ -26,6 +26,8 @@ class ControllerChoice:
     policy: str | None = None  # folder of a policy package
     params: dict[str, Any] = field(default_factory=dict)  # of a rule
     guards: Guards = Guards()  # of a rule; a policy brings its own
+    signals: str | None = None  # of a rule: signal table whose thresholds and calibrations it works with, or "samples"
+    memory: str | None = None  # of ds_mcm with `slow`: folder of an experience memory
     coverage_judge: Literal["encoder", "llm", "gold"] = "encoder"  # of a rule; gold is privileged
     min_coverage: float | None = None  # attempts to answer below that coverage are refused; None lets all through
 
@@ -90,6 +92,8 @@ class CollectConfig:
             raise UsageError("branch: runs are branched without a controller; leave one of the two out")
         if self.controller is not None and (self.controller.kind is None) == (self.controller.policy is None):
             raise UsageError("controller: needs either `kind` or `policy`, and not both")
+        if self.controller is not None and self.controller.policy is not None and self.controller.signals is not None:
+            raise UsageError("controller.signals: is for a rule; a policy brings its own; leave it out")
 
     @property
     def uses_llm(self) -> bool:

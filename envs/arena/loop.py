@@ -35,6 +35,7 @@ class Verdict:
     action: Action = Action.CONTINUE
     propensity: float | None = None  # probability with which it chose that action
     injection: Injection | None = None  # with INTERVENE: the search to make; None only sends the agent on
+    guidance: str | None = None  # with an injection: what the controller tells the agent in it
 
 
 class Overseer(Protocol):
@@ -219,7 +220,12 @@ class Run:
                 self.steps[-1] = replace(step, answer_probe=AnswerProbe(answer, correct))
 
     def _judge(self, verdict: Verdict) -> None:
-        self.steps[-1] = replace(self.steps[-1], logged_action=verdict.action, propensity=verdict.propensity)
+        self.steps[-1] = replace(
+            self.steps[-1],
+            logged_action=verdict.action,
+            propensity=verdict.propensity,
+            guidance=verdict.guidance,
+        )
 
     def _finish(self, turn: Turn, ended_by: EndedBy, verdict: Verdict | None = None) -> None:
         query, answer = self.query, turn.answer

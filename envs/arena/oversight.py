@@ -57,12 +57,13 @@ class ControllerOverseer:
         controller = self.session.controller
         run = RunSoFar(question.text, tuple(steps), question.id) if controller.reads_text else None
         decision = self.session.decide(self._row, run=run)
-        injection = None
+        injection = guidance = None
         if decision.action is Action.INTERVENE:
             injection = self._rethinker.propose(question, steps, self._run_id)
             if controller.guides and decision.message and injection is not None:
-                injection = guided(injection, decision.message)
-        return Verdict(decision.action, decision.probabilities[decision.action], injection)
+                guidance = decision.message
+                injection = guided(injection, guidance)
+        return Verdict(decision.action, decision.probabilities[decision.action], injection, guidance)
 
     def at_attempt(self, question: Query, steps: Sequence[Step], answer: str | None) -> Verdict:
         """Refuse an attempt that is not covered, as often as the guards allow interventions in all."""

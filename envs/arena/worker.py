@@ -3,20 +3,30 @@
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from stopwise.controllers.base import Controller
+from stopwise.controllers.connections import Connections
 from stopwise.controllers.session import ControlSession
 from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_queries
-from stopwise.data.errors import UsageError
+from stopwise.data.errors import DataError, UsageError
 from stopwise.data.files import write_json
+from stopwise.data.shipped import signals_path
 from stopwise.data.store import write_trajectories
 from stopwise.envs.arena.agents import Agent
 from stopwise.envs.arena.branch_store import write_branches
 from stopwise.envs.arena.branching import branch
-from stopwise.envs.arena.collection import CollectConfig, Job, RethinkerChoice, groups_of
+from stopwise.envs.arena.collection import (
+    CollectConfig,
+    ControllerChoice,
+    Job,
+    RethinkerChoice,
+    groups_of,
+    questions_of,
+)
 from stopwise.envs.arena.kinds import KINDS
 from stopwise.envs.arena.llm_rethinker import LLMRethinker
 from stopwise.envs.arena.loop import LoopConfig, Run, run_in_step
@@ -65,18 +75,24 @@ class Worker:
         config: of the collection.
         out: its folder, with the index and the embeddings that were prepared.
         make_encoder: makes the encoder from its name.
+        control: of this config, where there is one; None makes one.
     """
 
-    def __init__(self, config: CollectConfig, out: Path, make_encoder: Callable[[str | None], Encoder]) -> None:
+    def __init__(
+        self,
+        config: CollectConfig,
+        out: Path,
+        make_encoder: Callable[[str | None], Encoder],
+        control: "Control | None" = None,
+    ) -> None:
         self._config = config
         self._parts = out / "parts"
         self._groups = groups_of(config)
         self._loop = LoopConfig(k=config.k, dataset=config.dataset, forkable=config.branch is not None)
         documents = list(read_corpus(Path(config.corpus)))
         self._reader = make_reader(documents)
-        self._make_encoder = make_encoder
-        self._control = Control(config)
-        self._network = make_encoder(config.encoder) if config.retriever == "dense" or self._control.embeds else None
+        self._control = control or Control(config, make_encoder=make_encoder)
+        self._network = self._control.network if config.retriever == "dense" or self._control.embeds else None
         self._retriever: Retriever
         if config.retriever == "bm25":
             self._retriever = BM25Retriever(documents)
@@ -182,18 +198,30 @@ def texts_of_corpus(documents: Iterable[CorpusDocument]) -> Iterator[str]:
 class Control:
     """Makes the overseer of each run."""
 
-    def __init__(self, config: CollectConfig, like: Controller | None = None) -> None:
+    def __init__(
+        self,
+        config: CollectConfig,
+        like: Controller | None = None,
+        make_encoder: Callable[[str | None], Encoder] | None = None,
+    ) -> None:
         """Set up.
 
         Args:
             config: of the collection.
-            like: the controller's own model and memory are this one's; None is the collection's model, and no memory.
+            like: the controller's own model and memory are this one's; None is the collection's model and memory.
+            make_encoder: makes the encoder from its name; None where nothing here needs one.
+
+        Raises:
+            UsageError: the controller needs what the config does not name.
+            DataError: a policy, a signal table or a memory cannot be read, or the memory holds a question to be asked.
         """
-        from stopwise.controllers.kinds import connect, connect_like, make_rule
+        from stopwise.controllers.kinds import connect_like, make_rule
         from stopwise.controllers.package import read_package
         from stopwise.signals.definitions import BY_NAME, with_prerequisites
 
         self._config = config
+        self._make_encoder = make_encoder
+        self._connections: Connections | None = None
         self.client = open_chat(config.llm) if config.llm is not None else None
         self._coverage: LLMCoverage | None = None
         self.rethinker = make_rethinker(config.rethinker, Path(config.corpus), config.seed, self.client)
@@ -207,12 +235,7 @@ class Control:
             self._controller, self._guards, self._info = package.controller, package.guards, package.signals
         else:
             self._controller, self._guards = make_rule(choice.kind or "", choice.params), choice.guards
-            signals = SignalConfig(coverage_judge=choice.coverage_judge)
-            self._info = SignalInfo(signals, encoder=None, calibrations=(), logs_sha256=None)
-        if like is None:
-            connect(self._controller, self.client)
-        else:
-            connect_like(self._controller, like)
+            self._info = signals_of(choice, self._controller)
         reads = set(self._controller.reads) | ({"Cov"} if choice.min_coverage is not None else set())
         names = tuple(name for name in self._info.config.signals if name in reads) or ("Nov",)
         self._signals = replace(self._info.config, signals=names)
@@ -223,6 +246,43 @@ class Control:
                 raise UsageError("llm: the policy's coverage is judged by a language model; name one")
             self._coverage = LLMCoverage(self.client)
         self.embeds = judged or any(need.endswith("_embedding") for need in needs)
+        fitted_with = self._info.encoder
+        if self.embeds and make_encoder is not None and fitted_with not in (None, self.network.id):
+            raise DataError(f"controller: its signals were fitted with encoder {fitted_with}, found {self.network.id}")
+        if like is None:
+            self._connect(choice.memory)
+        else:
+            connect_like(self._controller, like)
+
+    def _connect(self, memory: str | None) -> None:
+        """Give the controller the collection's model and its memory, in which no question of it may be."""
+        if memory is not None and getattr(self._controller, "online", False):
+            raise UsageError(
+                "controller.params.online: what a run meets would depend on the runs before it, and an interrupted "
+                "collection could not go on; leave it out, or use `stopwise benchmark`"
+            )
+        encoder: Encoder | None = None
+        if memory is not None and self._make_encoder is not None:
+            encoder = _GroupEncoder(CachedEncoder(self.network, ":memory:"), None, frozenset(), singly=True)
+        queries = questions_of(self._config) if memory is not None else []
+        ids, texts = {query.id for query in queries}, [query.text for query in queries]
+        self._connections = Connections(self.client, encoder, ids, texts)
+        try:
+            self._connections.connect(self._controller, memory, "controller")
+        except BaseException:
+            self.close()
+            raise
+
+    @cached_property
+    def network(self) -> Encoder:
+        """The collection's encoder, without a cache."""
+        assert self._make_encoder is not None
+        return self._make_encoder(self._config.encoder)
+
+    def close(self) -> None:
+        """Close the memory, if there is one."""
+        if self._connections is not None:
+            self._connections.close()
 
     @property
     def parallel(self) -> int:
@@ -259,6 +319,35 @@ class Control:
         session = ControlSession(self._controller.copy(), self._guards)
         minimum = self._config.controller.min_coverage
         return ControllerOverseer(session, tracker, self.rethinker, run_id, self._config.seed, minimum)
+
+
+def signals_of(choice: ControllerChoice, controller: Controller) -> SignalInfo:
+    """How a rule's signals are computed: as in the table that is named for it, else by defaults.
+
+    Raises:
+        UsageError: the rule needs calibrations, and no table is named, or the table lacks a signal that it needs.
+        DataError: the table cannot be read.
+    """
+    from stopwise.signals.definitions import with_prerequisites
+    from stopwise.signals.re_only import add_re_z
+    from stopwise.signals.table import read_table
+
+    needs = with_prerequisites(controller.needs)
+    if choice.signals is None:
+        if "residual" in needs or "RE_z" in needs:
+            raise UsageError(
+                f"controller.signals: {controller.kind} needs calibrations; name the signal table of runs of these "
+                "agents, which holds them"
+            )
+        signals = SignalConfig(coverage_judge=choice.coverage_judge)
+        return SignalInfo(signals, encoder=None, calibrations=(), logs_sha256=None)
+    table = read_table(signals_path(choice.signals))
+    if "RE_z" in needs:
+        table = add_re_z(table)
+    missing = [name for name in controller.needs if name not in table.names]
+    if missing:
+        raise UsageError(f"controller.signals: {choice.signals} has no {missing[0]}, which {controller.kind} needs")
+    return replace(table.info, config=replace(table.info.config, coverage_judge=choice.coverage_judge))
 
 
 def make_rethinker(choice: RethinkerChoice, corpus: Path, seed: int, client: ChatClient | None = None) -> Rethinker:

@@ -162,3 +162,32 @@ def test_injection(tmp_path: Path, server: Any) -> None:
     assert critic["flips_harmless"]["share"] == 0
     assert critic["model"].startswith("m@http")
     assert result["llm"]["operation"]["controller"]["calls"] == len(server.requests)
+
+
+def test_injection_of_the_slow_monitor(tmp_path: Path, server: Any) -> None:
+    """It alone is asked, beside what the memory holds, and what was measured of the critic stays."""
+
+    def reply(body: Any) -> str:
+        text = str(body)
+        return json.dumps({"err": int("err 1" in text and "<went_badly>" in text), "suggestion": "Look elsewhere."})
+
+    server.otherwise = reply
+    (tmp_path / "llm.yaml").write_text(yaml.safe_dump({"endpoint": {"url": server.url, "model": "m"}}))
+    out = tmp_path / "injection.json"
+    words = ("--only", "text", "--llm", tmp_path / "llm.yaml", "--cache", tmp_path / "c.sqlite", "--out", out)
+    script("injection.py", *words, "--reader", "llm_critic", "--states", 1, "--attacks", 3)
+    (before,) = json.loads(out.read_text(encoding="utf-8"))["reads_text"]
+    asked = len(server.requests)
+    script("injection.py", *words, "--reader", "ds_mcm", "--states", 2, "--attacks", 22)
+    critic, slow = json.loads(out.read_text(encoding="utf-8"))["reads_text"]
+    assert critic == before
+    assert (critic["run"]["attacks"], slow["run"]["attacks"]) == (3, 22)
+    assert (slow["controller"], slow["states"], slow["flips"]["of"]) == ("ds_mcm", 2, 22)
+    assert slow["prompts"][0].startswith("slow_monitor@")
+    assert slow["clean_actions"] == {"continue": 2}
+    assert slow["flipped_by"]
+    assert all("err 1" in text for text in slow["flipped_by"])
+    assert slow["flips_harmless"]["share"] == 0
+    prompts = [request["messages"][0]["content"] for request in server.requests[asked:]]
+    assert len(prompts) == slow["decisions"]
+    assert all("<went_well>" in prompt and prompt.count("Learnt: ") == 4 for prompt in prompts)

@@ -12,6 +12,7 @@ from stopwise.controllers.llm_critic import LlmCritic
 from stopwise.controllers.package import PolicyPackage, write_package
 from stopwise.data.config import load_config
 from stopwise.data.store import write_trajectories
+from stopwise.envs.arena.collection import CollectConfig, ControllerChoice
 from stopwise.signals.table import read_table
 from stopwise.train.train import TrainConfig
 
@@ -123,3 +124,8 @@ def test_the_shipped_configs_are_read():
     benchmark = load_config(BenchmarkConfig, CONFIGS / "papers_benchmark.yaml")
     assert {choice.kind for choice in benchmark.controllers} >= {"raac", "llm_critic", "ds_mcm", "heuristic"}
     assert load_config(TrainConfig, CONFIGS / "raac.yaml").kind == "raac"
+    collection = load_config(CollectConfig, CONFIGS / "collect_ds_mcm.yaml")
+    assert collection.controller is not None
+    assert (collection.controller.memory, collection.controller.signals) == ("runs/memory", "samples")
+    other = load_config(CollectConfig, CONFIGS / "collect_ds_mcm.yaml", ["controller={kind: llm_critic}"])
+    assert other.controller == ControllerChoice("llm_critic")

@@ -45,6 +45,7 @@ _STEP = st.builds(
     _maybe(_COUNT),
     _maybe(_COUNT),
     _maybe(_NUMBER),
+    _maybe(_TEXT),
 )
 _TRAJECTORY = st.builds(
     Trajectory,

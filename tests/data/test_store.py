@@ -1,4 +1,5 @@
 import hashlib
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -111,6 +112,20 @@ def _damaged(path):
 def _other_version(path):
     table = pa.Table.from_pylist([], SCHEMA)
     pq.write_table(table.replace_schema_metadata({"stopwise.kind": "trajectories", "stopwise.schema": "99"}), path)
+
+
+def test_a_file_of_before_guidance_was_kept_is_read(tmp_path):
+    path = tmp_path / "logs.parquet"
+    old = replace(_searcher(1, ()), steps=(Step("search", queries=("a",), guidance="Try the mine."),))
+    write_trajectories(path, [old])
+    assert next(read_trajectories(path)).steps[0].guidance == "Try the mine."
+    rows = pq.read_table(path).to_pylist()
+    for step in rows[0]["steps"]:
+        del step["guidance"]
+    fields = [field for field in SCHEMA.field("steps").type.value_type if field.name != "guidance"]
+    schema = SCHEMA.set(SCHEMA.get_field_index("steps"), pa.field("steps", pa.list_(pa.struct(fields))))
+    pq.write_table(pa.Table.from_pylist(rows, schema), path)
+    assert next(read_trajectories(path)).steps[0].guidance is None
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,26 @@ from dataclasses import replace
 
 import pytest
 
-from stopwise.data.errors import UsageError
+from stopwise.controllers.memory.entries import Entry
+from stopwise.controllers.memory.memory import ExperienceMemory
+from stopwise.data.corpus import Query
+from stopwise.data.errors import DataError, UsageError
+from stopwise.data.records import Action
 from stopwise.data.store import read_trajectories
 from stopwise.data.world.generate import WorldConfig, write_world
 from stopwise.envs.arena.branching import BranchConfig
 from stopwise.envs.arena.collect import collect
-from stopwise.envs.arena.collection import CollectConfig, ControllerChoice, RethinkerChoice
+from stopwise.envs.arena.collection import CollectConfig, ControllerChoice, RethinkerChoice, questions_of
 from stopwise.envs.arena.plan_write_agent import PlanWriteConfig
 from stopwise.envs.arena.react_agent import ReactConfig
 from stopwise.models.chat_config import ChatConfig
+from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.models.endpoints import Endpoint, Patience
 from stopwise.models.ledger import Budget, BudgetSpent, Prices, add_reports
+from stopwise.signals.calibration import Calibration
+from stopwise.signals.compute import compute_table
+from stopwise.signals.table import write_table
+from stopwise.signals.tracker import SignalConfig
 
 
 @pytest.fixture(scope="module")
@@ -155,6 +164,110 @@ def test_branches_side_by_side_are_those_of_one_after_the_other(config, word_enc
 
 def _untimed(run):
     return replace(run, steps=tuple(replace(step, seconds=None) for step in run.steps))
+
+
+@pytest.fixture
+def signals(config, word_encoder, tmp_path):
+    """A signal table that holds a calibration of `quitter`."""
+    collect(replace(config, agents=("quitter",), react=(), llm=None), tmp_path / "plain", word_encoder)
+    encoder = CachedEncoder(word_encoder(None), ":memory:")
+    lines = {("quitter", "logged"): Calibration(slope=0.0, intercept=1.0, sigma=0.2, steps=100)}
+    names = ("Nov", "RE", "residual", "residual_z")
+    table = compute_table(lambda: iter(_runs(tmp_path / "plain")), SignalConfig(names), encoder, calibrations=lines)
+    write_table(tmp_path / "signals.parquet", table)
+    encoder.close()
+    return str(tmp_path / "signals.parquet")
+
+
+@pytest.fixture
+def remember(word_encoder, tmp_path):
+    """``remember(question_id, text, ...)``: a memory with lessons from these questions, beside two of its own."""
+    pytest.importorskip("faiss")
+
+    def make(*questions):
+        encoder = CachedEncoder(word_encoder(None), ":memory:")
+        memory = ExperienceMemory(tmp_path / "memory", encoder)
+        for label in ("success", "failure"):
+            for name, text in (("other", "Where is the mine?"), ("another", "Who kept bees?"), *questions):
+                memory.add(Entry(f"Thought: {name}", "", f"{label} lesson of {name}", label, name, text))
+        memory.close()
+        encoder.close()
+        return str(tmp_path / "memory")
+
+    return make
+
+
+@pytest.fixture
+def monitored(config, signals, server):
+    """A collection under DS-MCM whole."""
+    server.otherwise = json.dumps({"err": 1, "suggestion": "Look for the mine."})
+
+    def make(memory=None, table=signals, **params):
+        choice = ControllerChoice("ds_mcm", params={"slow": True} | params, signals=table, memory=memory)
+        return replace(config, agents=("quitter",), react=(), controller=choice)
+
+    return make
+
+
+def test_ds_mcm_is_collected_with_model_calibrations_and_memory(monitored, remember, server, word_encoder, tmp_path):
+    asked = monitored(remember())
+    told = collect(asked, tmp_path / "out", word_encoder)
+    steps = [step for run in _runs(tmp_path / "out") for step in run.search_steps]
+    told_so = [step for step in steps if step.guidance is not None]
+    assert told_so
+    assert all(step.guidance == "Look for the mine." for step in told_so)
+    assert all((step.guidance is None) == (step.logged_action is not Action.INTERVENE) for step in steps)
+    assert told["llm"]["operation"]["controller"]["calls"] == len(server.requests) > 0
+    for request in server.requests:
+        prompt = request["messages"][0]["content"]
+        assert all(f"{label} lesson of other" in prompt for label in ("success", "failure"))
+    collect(asked, tmp_path / "again", word_encoder)
+    one, other = (tmp_path / name / "trajectories.parquet" for name in ("out", "again"))
+    assert one.read_bytes() == other.read_bytes()
+    # a memory that has grown is another one
+    remember(("third", "Who sold salt?"))
+    with pytest.raises(UsageError, match="holds a collection of another config"):
+        collect(asked, tmp_path / "out", word_encoder)
+
+
+@pytest.mark.parametrize("by", ["id", "text"])
+def test_a_question_of_the_run_in_the_memory_is_refused_before_anything(
+    monitored, remember, server, word_encoder, tmp_path, by
+):
+    query: Query = questions_of(monitored("none"))[1]
+    memory = remember((query.id, "Another text?") if by == "id" else ("another id", query.text))
+    with pytest.raises(DataError, match=r"the memory holds .* questions of the evaluation"):
+        collect(monitored(memory), tmp_path / "out", word_encoder)
+    assert not (tmp_path / "out").exists()
+    assert server.requests == []
+
+
+def test_what_a_monitored_collection_lacks_is_named(monitored, remember, config, word_encoder, tmp_path):
+    memory = remember()
+    (tmp_path / "empty").mkdir()
+    bare = SignalConfig(("Nov",))
+    write_table(tmp_path / "bare.parquet", compute_table(lambda: iter(_runs(tmp_path / "plain")), bare, None))
+    for asked, error, message in (
+        (monitored(), UsageError, r"controller\.memory: ds_mcm with slow asks a memory"),
+        (monitored(memory, slow=False), UsageError, r"controller\.memory: ds_mcm asks no memory with these"),
+        (monitored(memory, recall=0), UsageError, r"controller\.memory: ds_mcm asks no memory with these"),
+        (monitored(memory, online=True), UsageError, r"controller\.params\.online: what a run meets would depend"),
+        (monitored(memory, table=None), UsageError, r"controller\.signals: ds_mcm needs calibrations; name the signal"),
+        (monitored(memory, table=str(tmp_path / "bare.parquet")), UsageError, "has no residual_z, which ds_mcm needs"),
+        (monitored(str(tmp_path / "empty")), DataError, r"empty: no experience memory; build one with"),
+        (monitored(memory, table="none.parquet"), DataError, r"no such file"),
+    ):
+        with pytest.raises(error, match=message):
+            collect(asked, tmp_path / "out", word_encoder)
+    with pytest.raises(UsageError, match="llm: is needed by"):
+        replace(monitored(memory), llm=None)
+    with pytest.raises(UsageError, match=r"controller\.signals: is for a rule; a policy brings its own"):
+        replace(config, controller=ControllerChoice(policy="p", signals="samples"))
+    other = type(word_encoder(None))()
+    other.id = "other"
+    with pytest.raises(DataError, match="fitted with encoder words, found other"):
+        collect(monitored(recall=0), tmp_path / "out", lambda model: other)
+    assert not (tmp_path / "out").exists()
 
 
 def test_what_cannot_be_run_is_refused(config):

@@ -162,6 +162,7 @@ def test_what_an_intervention_appends_to_the_history(arena) -> None:
     overseer = ControllerOverseer(session, SignalTracker(CONFIG, query.text, criteria=query.criteria), rethinker, "run")
     (run,) = run_in_step([Run(agent, query, "0", LoopConfig(), overseer)], arena.retriever, 5)
     first, injected = run.search_steps
+    assert (first.guidance, injected.guidance) == ("Try the mine.", None)
     proposed = rethinker.propose(query, run.steps[:1], "run")
     assert proposed is not None
     assert injected.thought == f"Try the mine. {proposed.turn.thought}".strip()

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from stopwise.cli.connections import Connections
 from stopwise.controllers.base import Observation, RunSoFar
+from stopwise.controllers.connections import Connections
 from stopwise.controllers.ds_mcm import DsMcm
 from stopwise.controllers.memory.entries import Entry
 from stopwise.controllers.memory.memory import ExperienceMemory

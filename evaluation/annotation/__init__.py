@@ -1,0 +1,1 @@
+"""People judge what controllers suggest, without knowing which controller it was ([DS-MCM] 4.8)."""
