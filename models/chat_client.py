@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 from stopwise.models.chat import Abilities, ChatFailure, ChatModel, ChatReply, ChatRequest, Message, Purpose
 from stopwise.models.ledger import Ledger, Prices
 from stopwise.models.response_cache import ResponseCache, request_key
-from stopwise.models.structured import read_answer, schema_of
+from stopwise.models.structured import bounded, read_answer, schema_of
 
 Answer = TypeVar("Answer")
 
@@ -146,7 +146,10 @@ class ChatClient:
             BudgetSpent: it would cost more than there is.
         """
         if self.abilities.structured != "none":
-            request = replace(request, schema=schema_of(kind))
+            schema = schema_of(kind)
+            bound = self.abilities.bounded
+            # the bounds stand in the request, so that they are part of its key in the cache
+            request = replace(request, schema=bounded(schema, request.max_tokens) if bound else schema)
         replies: list[ChatReply] = []
         while True:
             try:
