@@ -141,6 +141,7 @@ class Abilities:
 
     top_logprobs: int = 0  # log-probabilities a position at most; 0: none
     structured: Literal["schema", "object", "none"] = "none"  # replies held to a JSON schema, to any object, to nothing
+    bounded: bool = False  # schemas get bounds of texts and lists, since the model may find no end by itself
     tools: bool = False
     seed: bool = False  # takes a seed of sampling
 

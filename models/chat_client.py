@@ -1,16 +1,16 @@
 """The chat client: one model behind a cache of replies, a budget, a bill, and a limit on parallel calls."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from stopwise.models.chat import Abilities, ChatFailure, ChatModel, ChatReply, ChatRequest, Message, Purpose
 from stopwise.models.ledger import Ledger, Prices
 from stopwise.models.response_cache import ResponseCache, request_key
-from stopwise.models.structured import read_answer, schema_of
+from stopwise.models.structured import bounded, read_answer, schema_of
 
 Answer = TypeVar("Answer")
 
@@ -131,6 +131,7 @@ class ChatClient:
         kind: type[Answer],
         purpose: Purpose,
         check: Callable[[Answer], str | None] | None = None,
+        narrow: Mapping[str, Any] | None = None,
     ) -> Asked[Answer]:
         """A reply read as `kind`; the model is held to its schema if its server can do that.
 
@@ -139,6 +140,8 @@ class ChatClient:
             kind: a frozen dataclass.
             purpose: whom the call is for.
             check: says what is wrong with an answer of the right shape, or None; what is wrong is told to the model.
+            narrow: JSON schemas of some fields, instead of those of their types: what `check` refuses, a model that is
+                held to bounds cannot even write. Others are asked without them.
 
         Raises:
             ChatFailure: no reply, or none that could be read (``no JSON in reply``, ``wrong schema``,
@@ -146,7 +149,11 @@ class ChatClient:
             BudgetSpent: it would cost more than there is.
         """
         if self.abilities.structured != "none":
-            request = replace(request, schema=schema_of(kind))
+            schema = schema_of(kind)
+            if self.abilities.bounded:  # in the request, so that the bounds are part of its key in the cache
+                schema["properties"] |= narrow or {}
+                schema = bounded(schema, request.max_tokens)
+            request = replace(request, schema=schema)
         replies: list[ChatReply] = []
         while True:
             try:

@@ -1,13 +1,15 @@
 """Language models in this process, through transformers: a `ChatModel` that also scores texts.
 
 The log-probabilities of a reply are those of its text in the tokenizer's own segmentation, whichever way it was
-sampled: so they are what teacher forcing finds on the same text, and a log needs to hold no tokens.
+sampled: so they are what teacher forcing finds on the same text, and a log needs to hold no tokens. Temperature,
+nucleus and schema decide what is drawn and are not in them: where a schema leaves one token open, its probability is
+the one that the network gives it, and not 1.
 """
 
 import hashlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from stopwise.models.chat import (
     Usage,
     check_request,
 )
+from stopwise.models.constrained import Constraint, Constraints
 from stopwise.models.smollm2 import GGUF_SHA256, SMOLLM2
 
 MAX_TOP = 100  # log-probabilities a position at most
@@ -49,6 +52,7 @@ class LocalLM:
         self._lock = threading.RLock()
         self._network: Any = None
         self._tokenizer: Any = None
+        self._constraints: Constraints | None = None  # made when the first reply is held to a schema
         self._id = f"{SMOLLM2}@{GGUF_SHA256[:12]}" if model == SMOLLM2 else _identify(model)
 
     @property
@@ -58,8 +62,8 @@ class LocalLM:
 
     @property
     def abilities(self) -> Abilities:
-        """Log-probabilities and seeds; replies are held to no schema."""
-        return Abilities(top_logprobs=MAX_TOP, seed=True)
+        """Log-probabilities, seeds, and replies held to a JSON schema, whose free texts are to have bounds."""
+        return Abilities(top_logprobs=MAX_TOP, structured="schema", bounded=True, seed=True)
 
     @property
     def context(self) -> int:
@@ -71,14 +75,18 @@ class LocalLM:
     def complete(self, request: ChatRequest) -> ChatReply:
         """See `ChatModel.complete`. The same request gives the same reply, sampled or not.
 
+        With a schema, the reply is the beginning of a JSON value that the schema allows: all of it where the reply
+        ends with ``stop``, and as much as `max_tokens` leave room for where it ends with ``length``.
+
         Raises:
             ChatFailure: ``refused``, when prompt and reply would not fit into the context; ``empty choice``.
-            UsageError: the model or what runs it is not there.
+            UsageError: the model or what runs it is not there, or the schema is not one that it can be held to.
         """
         check_request(self, request)
         started = time.monotonic()
         with self._lock:
             self._load()
+            held = None if request.schema is None else self._constrain(request.schema)
             prompt_text = self.render(request.messages, begin_reply=True)
             prompt = self._encode(prompt_text)
             if len(prompt) + request.max_tokens > self.context:
@@ -87,7 +95,7 @@ class LocalLM:
                     f"{self.id}: the prompt has {len(prompt)} tokens; with max_tokens = {request.max_tokens} that is "
                     f"more than the context of {self.context}",
                 )
-            ids, rows, finish = self._generate(prompt, request)
+            ids, rows, finish = self._generate(prompt, request, held)
             text, whole = _cut(self._decode(ids), request.stop)
             if not text.strip():
                 raise ChatFailure("empty choice", f"{self.id}: the reply is empty ({finish})", Usage(len(prompt)))
@@ -158,7 +166,9 @@ class LocalLM:
                 found.append(top.cpu().numpy())
             return found
 
-    def _generate(self, prompt: list[int], request: ChatRequest) -> tuple[list[int], list["_Row"], str]:
+    def _generate(
+        self, prompt: list[int], request: ChatRequest, held: Constraint | None
+    ) -> tuple[list[int], list["_Row"], str]:
         """Token ids without the end, their log-probabilities if wanted, and why it ended."""
         import torch
 
@@ -172,12 +182,14 @@ class LocalLM:
                 output = self._network(given, cache=past, use_cache=True, logits_to_keep=1)
                 past = output.cache
                 row = output.logits[0, -1].float().log_softmax(-1).cpu().numpy()
-                token = _draw(row, request, chance)
+                token = _draw(row if held is None else held.hold(row), request, chance)
                 if token in ends:
                     return ids, rows, "stop"
                 ids.append(token)
                 if request.top_logprobs:
                     rows.append(_row(row, token, request.top_logprobs))
+                if held is not None and held.take(token):
+                    return ids, rows, "stop"
                 if request.stop and not _cut(self._decode(ids), request.stop)[1]:
                     return ids, rows, "stop"
                 given = torch.tensor([[token]], device=self._network.device)
@@ -202,6 +214,12 @@ class LocalLM:
             entries.append(TokenLogprobs(text[max(start, reached) : end], logprob, top))
             reached = max(reached, int(end))  # a character of several tokens stands with the first
         return tuple(entries)
+
+    def _constrain(self, schema: Mapping[str, Any]) -> Constraint:
+        if self._constraints is None:
+            width = self._network.get_output_embeddings().weight.shape[0]
+            self._constraints = Constraints(self._tokenizer, width, self._ends(), self.id)
+        return self._constraints.begin(schema)
 
     def _encode(self, text: str) -> list[int]:
         return self._tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -230,7 +248,7 @@ def _draw(row: NDArray[np.float32], request: ChatRequest, chance: np.random.Gene
     share = np.exp(tempered - tempered.max())
     mass = np.cumsum(share / share.sum())
     nucleus = int(np.searchsorted(mass, request.top_p, side="left")) + 1 if request.top_p < 1 else len(mass)
-    nucleus = min(nucleus, len(mass))
+    nucleus = min(nucleus, int(np.count_nonzero(share)))  # whatever rounding does, never a token that may not follow
     return int(
         order[min(int(np.searchsorted(mass[:nucleus], chance.random() * mass[nucleus - 1], "right")), nucleus - 1)]
     )

@@ -2,21 +2,29 @@
 
 The rule by which a reply is read:
 
-1. What stands between ``<think>`` and ``</think>`` is left out.
-2. If the reply has fenced blocks (three backticks, with or without a word after them), the last block that is a JSON
+1. A reply that is a JSON object and nothing else is that object, whatever its texts hold.
+2. Else what stands between ``<think>`` and ``</think>`` is left out.
+3. If the reply has fenced blocks (three backticks, with or without a word after them), the last block that is a JSON
    object counts: models show examples first and the answer last.
-3. Else the last JSON object in the text counts, objects inside others apart.
-4. That object must hold every field of the dataclass with its type; further keys are ignored.
+4. Else the last JSON object in the text counts, objects inside others apart.
+5. That object must hold every field of the dataclass with its type; further keys are ignored.
 """
 
 import json
 import re
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from typing import Any, TypeVar
 
 from stopwise.models.chat import ChatFailure
 
 Answer = TypeVar("Answer")
+
+# What `bounded` adds: a text of 240 characters is some 60 tokens, two sentences.
+LONGEST_TEXT, SHORTEST_TEXT = 240, 16  # characters
+MOST_ITEMS = 12
+LARGEST_NUMBER, FINEST_NUMBER = 10**9 - 1, 1e-6
 
 _THINKING = re.compile(r"<think>.*?(?:</think>|\Z)", re.DOTALL)
 _FENCE = re.compile(r"```[^\n`]*\n(.*?)```", re.DOTALL)
@@ -27,6 +35,22 @@ def schema_of(kind: type) -> dict[str, Any]:
     from pydantic import TypeAdapter
 
     return _close(TypeAdapter(kind).json_schema())
+
+
+def bounded(schema: Mapping[str, Any], max_tokens: int) -> dict[str, Any]:
+    """The same schema, with bounds where it has none, so that a reply that is held to it comes to its end.
+
+    A list gets at most `MOST_ITEMS` items, a number 9 digits before and 6 behind the point. All free texts together get
+    two characters for each token (English has some four a token, which leaves room for the rest of the JSON and for
+    text that is cut into smaller pieces), and each at most `LONGEST_TEXT`. Bounds that the schema has are kept.
+
+    Args:
+        schema: JSON schema, as `schema_of` makes them.
+        max_tokens: of the reply.
+    """
+    definitions = schema.get("$defs", {})
+    texts = max(1, _free_texts(schema, definitions))
+    return _bound(schema, max(SHORTEST_TEXT, min(LONGEST_TEXT, 2 * max_tokens // texts)))
 
 
 def read_answer(text: str, kind: type[Answer]) -> Answer:
@@ -60,6 +84,10 @@ def read_answer(text: str, kind: type[Answer]) -> Answer:
 
 def find_object(text: str) -> dict[str, Any] | None:
     """The JSON object that a reply means, by the rule above; None when there is none."""
+    with suppress(ValueError, RecursionError):
+        whole = json.loads(text)
+        if isinstance(whole, dict):
+            return whole
     text = _THINKING.sub("", text)
     for block in reversed(_FENCE.findall(text)):
         found = _last_object(block)
@@ -94,6 +122,51 @@ def _close(schema: Any) -> Any:
         closed["properties"] = {key: _close(value) for key, value in schema["properties"].items()}
         closed |= {"additionalProperties": False, "required": list(closed["properties"])}
     return closed
+
+
+def _free_texts(schema: Any, definitions: Mapping[str, Any], inside: tuple[str, ...] = ()) -> int:
+    """Texts without a bound that a reply may hold; a definition that contains itself counts once."""
+    if not isinstance(schema, Mapping):
+        return 0
+    name = str(schema.get("$ref", "")).removeprefix("#/$defs/")
+    if name in definitions and name not in inside:
+        return _free_texts(definitions[name], definitions, (*inside, name))
+    choice = (*schema.get("anyOf", ()), *schema.get("oneOf", ()))
+    parts = (*schema.get("properties", {}).values(), *schema.get("prefixItems", ()))
+    return (
+        int(_is_free_text(schema))
+        + max((_free_texts(part, definitions, inside) for part in choice), default=0)
+        + sum(_free_texts(part, definitions, inside) for part in parts)
+        + _most_items(schema) * _free_texts(schema.get("items"), definitions, inside)
+    )
+
+
+def _bound(schema: Any, text: int) -> Any:
+    if isinstance(schema, list):
+        return [_bound(part, text) for part in schema]
+    if not isinstance(schema, Mapping):
+        return schema
+    bound = {key: _bound(value, text) for key, value in schema.items()}
+    if _is_free_text(schema):
+        bound["maxLength"] = max(text, schema.get("minLength", 0))
+    if schema.get("type") == "array":
+        bound["maxItems"] = _most_items(schema)
+    if schema.get("type") in ("integer", "number") and not {"enum", "const"} & set(schema):
+        if not {"minimum", "exclusiveMinimum"} & set(schema):
+            bound["minimum"] = -LARGEST_NUMBER
+        if not {"maximum", "exclusiveMaximum"} & set(schema):
+            bound["maximum"] = LARGEST_NUMBER
+        if schema["type"] == "number":
+            bound.setdefault("multipleOf", FINEST_NUMBER)
+    return bound
+
+
+def _most_items(schema: Mapping[str, Any]) -> int:
+    return schema.get("maxItems", max(MOST_ITEMS, schema.get("minItems", 0)))
+
+
+def _is_free_text(schema: Mapping[str, Any]) -> bool:
+    return schema.get("type") == "string" and not {"enum", "const", "maxLength", "pattern", "format"} & set(schema)
 
 
 def _shown(text: str) -> str:

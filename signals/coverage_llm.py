@@ -21,6 +21,7 @@ from stopwise.data.records import Criterion, Document
 from stopwise.models.chat import ChatFailure, ChatRequest, Message
 from stopwise.models.chat_client import ChatClient
 from stopwise.models.prompts import load_prompt, quote
+from stopwise.models.structured import schema_of
 
 STABLE = 3  # updates without a change after which a dynamic list is frozen
 MAX_CRITERIA = 12  # a longer list is no list of separate pieces of information
@@ -200,7 +201,20 @@ class LLMJudge:
             change=_FIXED if self.frozen else _MAY_CHANGE,
         )
         request = ChatRequest((Message("user", text),), max_tokens=self._max_tokens)
-        return self._client.ask(request, CoverageUpdate, "coverage", self._check).answer
+        return self._client.ask(request, CoverageUpdate, "coverage", self._check, self._possible()).answer
+
+    def _possible(self) -> dict[str, Any]:
+        """What `_check` lets through, as JSON schemas of fields."""
+        most = len(self.criteria)
+        added, removed = (0, 0) if self.frozen else (MAX_CRITERIA - most, most - 1)
+        numbers = {"type": "integer", "minimum": 1, "maximum": most}
+        change = schema_of(StatusChange)
+        change["properties"]["number"] = numbers
+        return {
+            "statuses": {"type": "array", "items": change, "maxItems": most},
+            "add": {"type": "array", "items": {"type": "string"}, "maxItems": added},
+            "remove": {"type": "array", "items": numbers, "maxItems": removed},
+        }
 
     def _check(self, update: CoverageUpdate) -> str | None:
         numbers = [change.number for change in update.statuses] + list(update.remove)

@@ -7,7 +7,7 @@ from typing import Literal
 import pytest
 
 from stopwise.data.errors import DataError, UsageError
-from stopwise.models.chat import ChatFailure, ChatReply, ChatRequest, Message, TokenLogprobs, ToolCall, Usage
+from stopwise.models.chat import Abilities, ChatFailure, ChatReply, ChatRequest, Message, TokenLogprobs, ToolCall, Usage
 from stopwise.models.endpoints import Patience
 from stopwise.models.ledger import Budget, BudgetSpent, Ledger, Prices
 from stopwise.models.response_cache import ResponseCache, default_response_cache, request_key
@@ -20,6 +20,11 @@ def _request(text="Hello?", **fields):
 @dataclass(frozen=True)
 class Choice:
     action: Literal["continue", "stop"]
+
+
+@dataclass(frozen=True)
+class Said:
+    text: str
 
 
 def test_a_second_run_costs_nothing_and_is_identical(server, client_of, tmp_path):
@@ -145,6 +150,15 @@ def test_an_answer_is_held_to_its_schema_where_the_server_can(server, client_of)
     assert len(asked.replies) == 1
     schema = server.requests[0]["response_format"]["json_schema"]["schema"]
     assert schema["properties"]["action"]["enum"] == ["continue", "stop"]
+
+
+def test_only_who_needs_bounds_is_sent_them(server, client_of):
+    """Some servers refuse schemas with bounds."""
+    server.otherwise = '{"text": "a"}'
+    client_of(server="vllm").ask(_request(), Said, "controller")
+    client_of(abilities=Abilities(structured="schema", bounded=True)).ask(_request(), Said, "controller")
+    texts = [r["response_format"]["json_schema"]["schema"]["properties"]["text"] for r in server.requests]
+    assert texts == [{"type": "string"}, {"type": "string", "maxLength": 240}]
 
 
 def test_an_unreadable_answer_is_asked_for_again_with_the_reason(server, client_of):

@@ -5,6 +5,7 @@ import pytest
 
 from stopwise.data.errors import UsageError
 from stopwise.data.records import Criterion, Document, Step, Trajectory
+from stopwise.models.chat import Abilities
 from stopwise.signals.compute import run_signals
 from stopwise.signals.coverage_llm import STABLE, LLMCoverage, LLMJudge
 from stopwise.signals.tracker import SignalConfig, SignalTracker
@@ -71,6 +72,17 @@ def test_a_dynamic_list_changes_until_it_is_stable(server, client_of):
     assert "The list of criteria is final" in server.requests[-2]["messages"][0]["content"]
     assert "the list of criteria is final" in _prompt(server)  # and is reminded of it
     assert judge.criteria == ["history", "rulers"]
+
+
+def test_who_is_held_to_bounds_cannot_name_what_is_not_there(server, client_of):
+    server.otherwise = _update()
+    client = client_of(abilities=Abilities(structured="schema", bounded=True))
+    LLMJudge(client, "Which town?", GIVEN).update(DOCUMENTS)
+    fields = server.requests[0]["response_format"]["json_schema"]["schema"]["properties"]
+    number = fields["statuses"]["items"]["properties"]["number"]
+    assert (number["minimum"], number["maximum"]) == (1, 3)
+    assert fields["statuses"]["maxItems"] == 3
+    assert fields["add"]["maxItems"] == fields["remove"]["maxItems"] == 0  # the list is final
 
 
 @pytest.mark.parametrize(
