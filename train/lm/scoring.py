@@ -6,13 +6,14 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.functional import pad
 from torch.nn.utils.rnn import pad_sequence
 
 from stopwise.controllers.base import softmax
 from stopwise.controllers.rendering import Tokens
 from stopwise.envs.lattice import masked
 from stopwise.train.lm.episodes import LmEpisode
-from stopwise.train.lm.trunk import FrozenTrunk
+from stopwise.train.lm.trunk import FrozenTrunk, kernel_length
 
 
 def action_logits(
@@ -30,7 +31,7 @@ def action_logits(
         For each episode float32 (T, M + 1, 3), with gradients where they are on.
     """
     parts = [part for episode in episodes for part in episode.parts]
-    longest = max(len(part.ids) for part in parts)
+    longest = kernel_length(max(len(part.ids) for part in parts))
     device = next(network.parameters()).device
     asks = tokens.ask_positions(max(part.rows for part in parts))
     # the output layer is a fifth of a small network: only where somebody asks. Padding stands to the right, where a
@@ -43,6 +44,7 @@ def action_logits(
         logits = network(ids.to(device), logits_to_keep=keep, use_cache=False).logits
     else:
         hidden = pad_sequence([trunk.hidden(part.ids) for part in parts], batch_first=True)
+        hidden = pad(hidden, (0, 0, 0, longest - hidden.shape[1]))
         with trunk.top():
             logits = network(inputs_embeds=hidden, logits_to_keep=keep, use_cache=False).logits
     # float32 before the softmax, whatever the network computes in

@@ -15,6 +15,18 @@ from stopwise.train.lm.config import LoraOptions
 HEAD = 48  # tokens by which sequences are told apart before they are compared whole
 
 
+BLOCK = 64  # tokens
+
+
+def kernel_length(tokens: int) -> int:
+    """Length to pad a sequence to: the next multiple of 64 where products of matrices go through bf16, else its own.
+
+    For bf16 on a CPU oneDNN compiles a kernel for each new shape of a product, and nearly every run has another length:
+    a third of the time, on one thread, and a gigabyte of kernels.
+    """
+    return tokens if torch.get_float32_matmul_precision() == "highest" else -(-tokens // BLOCK) * BLOCK
+
+
 class FrozenTrunk:
     """Hidden states before layer `first` of a decoder, by token ids; shared by networks with the same lower layers."""
 
@@ -44,8 +56,11 @@ class FrozenTrunk:
                 return states[: len(wanted)]
         device = next(self._decoder.parameters()).device
         with torch.inference_mode(), self._part(slice(0, self._first), bare_end=True):
-            given = torch.tensor([wanted], device=device)
-            states = self._decoder(given, use_cache=False).last_hidden_state[0].float()
+            padding = [0] * (
+                kernel_length(len(wanted)) - len(wanted)
+            )  # to the right: a causal decoder never looks there
+            given = torch.tensor([[*wanted, *padding]], device=device)
+            states = self._decoder(given, use_cache=False).last_hidden_state[0, : len(wanted)].float()
         states = states.clone()  # an inference tensor cannot take part in a backward pass
         bucket.append((wanted, states))
         return states

@@ -15,7 +15,7 @@ from stopwise.train.lm.episodes import make_episodes
 from stopwise.train.lm.losses import exact_loss
 from stopwise.train.lm.network import trainable
 from stopwise.train.lm.scoring import action_logits, policies
-from stopwise.train.lm.trunk import FrozenTrunk, frozen_trunk
+from stopwise.train.lm.trunk import FrozenTrunk, frozen_trunk, kernel_length
 
 LAST = LoraOptions(rank=4, targets=("q_proj", "up_proj"), layers=1)
 
@@ -99,3 +99,27 @@ def test_no_trunk_where_nothing_is_frozen():
     assert frozen_trunk(network, None) is None
     assert frozen_trunk(network, LoraOptions()) is None
     assert frozen_trunk(network, LoraOptions(layers=2)) is None  # both layers are trained
+
+
+def test_padding_for_kernels_changes_nothing(learner, monkeypatch):
+    """Runs are padded to the right, where a causal network does not look."""
+    network, tokens, episodes = learner
+    wanted = {
+        trunk: gradients(network, tokens, episodes, trunk_of(network) if trunk else None) for trunk in (True, False)
+    }
+    monkeypatch.setattr("stopwise.train.lm.trunk.kernel_length", lambda length: length + 13)
+    monkeypatch.setattr("stopwise.train.lm.scoring.kernel_length", lambda length: length + 13)
+    for trunk, gradient in wanted.items():
+        padded = gradients(network, tokens, episodes, trunk_of(network) if trunk else None)
+        for name, value in gradient.items():
+            np.testing.assert_allclose(padded[name].numpy(), value.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_only_products_in_bf16_are_padded():
+    assert kernel_length(65) == 65
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        assert [kernel_length(length) for length in (1, 64, 65)] == [64, 64, 128]
+    finally:
+        torch.set_float32_matmul_precision(before)
