@@ -1,4 +1,4 @@
-"""What controllers cost beside the runs that they watch ([DS-MCM] 4.6 and Table 4; [RAAC] 4).
+"""What controllers cost beside the runs that they watch ([DS-MCM] 4.6 and Table 4; [RAAC] 4.3).
 
 The whole of a run is what its agent, its searches, its controller and its rethinker took. Three figures follow, and
 the papers use two of them:

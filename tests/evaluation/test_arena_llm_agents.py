@@ -233,3 +233,18 @@ def test_of_mixed_agents_the_scripted_ones_have_no_share(config, bench_of):
     assert "react" in rows[1]["not_applicable"]
     assert "react" in apart["react"][1]["not_applicable"]
     assert apart["quitter"][1]["runs"] == 3
+
+
+def test_a_network_in_this_process_drives_both(config, bench_of, tiny_lm_folder, tmp_path):
+    """A random one of 2,048 places: agents search for what they said, and the controller's prompt is too long for it."""
+    llm = ChatConfig(local=str(tiny_lm_folder), cache=str(tmp_path / "local.sqlite"), parallel=1, tries=1)
+    agent = ReactConfig(max_searches=2, max_tokens=8, unmarked="search")
+    bench = bench_of(replace(config, llm=llm, react=(agent,), questions=2))
+    arm = Arm("raac N", Raac(signals=["Nov"], max_tokens=8))
+    connect(arm.controller, open_chat(llm))
+    (never, row), _ = arena_rows(bench, [ArenaArm(Arm("never", NeverStop())), ArenaArm(arm)], Reward())
+    assert row["models"]["agent"] == row["models"]["controller"] == open_chat(llm).id
+    assert row["controller_failures"] == {"refused": 4}  # two decisions of two runs
+    assert row["searches"] == never["searches"] == 2
+    assert row["cost"]["calls"] == {"agent": 2, "controller": 0, "rethinker": 0}
+    assert row["overhead"]["seconds"]["controller"] > 0  # the signals and the vain attempts
