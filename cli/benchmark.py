@@ -66,7 +66,8 @@ def add_parser(subparsers: Any) -> None:
         "benchmark",
         help="compare controllers on held-out questions",
         description="Replay held-out runs under every controller. Continue and stop are exact for retrieval measures, "
-        "intervening goes through the named intervention model. Each is compared with never_stop, paired by question.",
+        "intervening goes through the named intervention model. Each is compared with never_stop, paired by question. "
+        "With `arena` in the config the agents run for real: scripted ones, or those that a language model drives.",
         epilog="example: stopwise benchmark configs/benchmark.yaml --out runs/benchmark",
     )
     parser.add_argument("config", type=Path, metavar="CONFIG", help="YAML file; see configs/")

@@ -204,8 +204,9 @@ class Run:
                 return
 
     def _stop(self) -> None:
+        asked = Meter()
         try:
-            with metering(Meter()) as asked:
+            with metering(asked):
                 answer = self.agent.probe(self.steps) or UNKNOWN
         except ChatFailure as failure:
             self._finish(Turn("failed", f"No answer: {failure.kind}."), "error")

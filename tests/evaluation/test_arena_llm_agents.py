@@ -236,7 +236,7 @@ def test_of_mixed_agents_the_scripted_ones_have_no_share(config, bench_of):
 
 
 def test_a_network_in_this_process_drives_both(config, bench_of, tiny_lm_folder, tmp_path):
-    """A random one of 2,048 places: agents search for what they said, and the controller's prompt is too long for it."""
+    """A random one of 2,048 places: agents search for what they said, and the controller's prompt is too long."""
     llm = ChatConfig(local=str(tiny_lm_folder), cache=str(tmp_path / "local.sqlite"), parallel=1, tries=1)
     agent = ReactConfig(max_searches=2, max_tokens=8, unmarked="search")
     bench = bench_of(replace(config, llm=llm, react=(agent,), questions=2))
