@@ -18,6 +18,8 @@ from stopwise.envs.rewards import Reward
 from stopwise.models.chat_config import ChatConfig
 from stopwise.models.ledger import Budget
 
+CONTROLLERS_BILL = "controllers.llm_cost.json"  # in the folder of an unfinished arena benchmark's arms
+
 
 @dataclass(frozen=True)
 class ControllerChoice:
@@ -49,8 +51,9 @@ class BenchmarkConfig:
     margin: float = 0.01  # recall that a controller may lose and still count as not inferior
     privileged: bool = False
     seed: int = 0
-    arena: CollectConfig | None = None  # corpus, agents, questions; `split` above says which questions
-    llm: ChatConfig | None = None  # the language model of controllers that ask one
+    # corpus, questions, agents, and with `arena.llm` the model of agents, rethinkers and judges; `split` stands above
+    arena: CollectConfig | None = None
+    llm: ChatConfig | None = None  # the language model of controllers that ask one; its bill is kept apart
     logs: str | None = None  # replay only: what `signals` was computed from, for controllers that read texts
 
     def __post_init__(self) -> None:
@@ -64,7 +67,8 @@ def add_parser(subparsers: Any) -> None:
         "benchmark",
         help="compare controllers on held-out questions",
         description="Replay held-out runs under every controller. Continue and stop are exact for retrieval measures, "
-        "intervening goes through the named intervention model. Each is compared with never_stop, paired by question.",
+        "intervening goes through the named intervention model. Each is compared with never_stop, paired by question. "
+        "With `arena` in the config the agents run for real: scripted ones, or those that a language model drives.",
         epilog="example: stopwise benchmark configs/benchmark.yaml --out runs/benchmark",
     )
     parser.add_argument("config", type=Path, metavar="CONFIG", help="YAML file; see configs/")
@@ -103,10 +107,16 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json(result | {"out": str(args.out)})
     else:
-        print_table(result)
+        tables = {"": result}
         for kind, rows in result.get("by_agent", {}).items():
-            print_table(result | {"rows": rows, "questions": rows[0].get("questions", 0), "runs": kind})
+            tables[kind] = result | {"rows": rows, "questions": rows[0].get("questions", 0), "runs": kind}
+        for kind, shown in tables.items():
+            print_table(shown)
+            if config.arena is not None:
+                print_costs(shown["rows"], kind or "all agents")
         explain()
+        if config.arena is not None:
+            explain_costs()
         say(f"result in {args.out / 'result.json'}")
     return 0
 
@@ -169,18 +179,24 @@ def _arena(
     from stopwise.cli.output import Progress
     from stopwise.data.config import plain
     from stopwise.data.files import read_json, write_json
-    from stopwise.evaluation.arena import ArenaArm, ArenaBenchmark, arena_rows
+    from stopwise.evaluation.arena import FORMAT, ArenaArm, ArenaBenchmark, arena_rows
     from stopwise.models.embedding_cache import CachedEncoder
     from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
+    from stopwise.models.running_bill import RunningBill
 
+    for choice in config.controllers:
+        if choice.rethinker is not None:
+            replace(collection, rethinker=choice.rethinker)  # what cannot be run is refused before anything is
     arms = make_arms(config, table, connections)
     folder = _arms_folder(out)
-    record = {"config": plain(_without_budget(config)), "info": table.info.to_json()}
+    record = {"format": FORMAT, "config": plain(_without_budget(config)), "info": table.info.to_json()}
     if (folder / "config.json").exists() and read_json(folder / "config.json") != record:
         raise UsageError(f"{folder}: holds the unfinished arms of another benchmark; delete it, or name another --out")
     write_json(folder / "config.json", record)
     encoder = CachedEncoder(SentenceTransformerEncoder(collection.encoder or MINILM), folder / "embeddings.sqlite")
-    bench = ArenaBenchmark(collection, table.info, encoder, folder, Progress())
+    client = connections.client
+    own = None if client is None else RunningBill(folder / CONTROLLERS_BILL, client)
+    bench = ArenaBenchmark(collection, table.info, encoder, folder, Progress(), () if own is None else (own,))
     chosen = [
         ArenaArm(arm, choice.rethinker or collection.rethinker)
         for arm, choice in zip(arms, config.controllers, strict=True)
@@ -189,7 +205,8 @@ def _arena(
     encoder.close()
     return {
         "rows": rows,
-        "llm": connections.report(),
+        "llm": None if own is None else own.report(),
+        "agents_llm": bench.report(),
         "by_agent": apart,
         "split": config.split,
         "runs": len(bench.jobs),
@@ -288,6 +305,9 @@ def print_table(result: Mapping[str, Any]) -> None:
         "accuracy", "ms",
         title=title,
     )  # fmt: skip
+    precision = rows[0]["intervention_model"] == "arena"
+    if precision:
+        table.add_column("precision")
     for number, column in enumerate(table.columns):
         column.no_wrap = number not in (0, 4)  # names and reasons may be long
     table.columns[0].min_width, table.columns[4].min_width = 20, 24
@@ -313,6 +333,7 @@ def print_table(result: Mapping[str, Any]) -> None:
             _show(row["return"], 3),
             _accuracy(row),
             _show(row["milliseconds_a_decision"], 2),
+            *([_show(row["precision"], 3)] if precision else []),
         )
     Console(width=max(Console().width, 150)).print(table)
     for row in rows:
@@ -331,6 +352,60 @@ def _differences(figures: Mapping[str, Any]) -> str:
             interval = "" if found["ci"] is None else " [{:+.{d}f}, {:+.{d}f}]".format(*found["ci"], d=digits)
             parts.append(f"{name} {found['difference']:+.{digits}f}{interval}")
     return ", ".join(parts) or "nothing is known of both"
+
+
+def print_costs(rows: Sequence[Mapping[str, Any]], title: str) -> None:
+    """What the runs of each row cost and who spent it, for people, on stdout; in the arena only."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("controller", "model", title=f"what a run cost: {title}")
+    for name in (
+        "calls",
+        "tokens",
+        "s agent",
+        "s search",
+        "s controller",
+        "signals",
+        "s rethinker",
+        "share",
+        "x alone",
+    ):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        models = ", ".join(dict.fromkeys(model for model in row["models"].values() if model)) or "none"
+        if "not_applicable" in row:
+            table.add_row(row["controller"], models, "not applicable")
+            continue
+        cost, overhead = row["cost"], row["overhead"]
+        calls, tokens = (
+            " + ".join(_show(cost[name][who], digits) for who in _spenders(row))
+            for name, digits in (("calls", 1), ("tokens", 0))
+        )
+        seconds = [_show(cost["seconds"][who], 3) for who in ("agent", "search", "controller", "signals", "rethinker")]
+        share = overhead["seconds"]
+        parts = [] if share is None else [value or 0.0 for value in share.values()]
+        table.add_row(
+            row["controller"], models, calls, tokens, *seconds,
+            f"{sum(parts):.1%}" if parts else "-",
+            _show(overhead["times_alone"], 2),
+        )  # fmt: skip
+    Console(width=max(Console().width, 150)).print(table)
+
+
+def _spenders(row: Mapping[str, Any]) -> list[str]:
+    """Who asks a language model in a row, the agent and the controller always named."""
+    asked = row["cost"]["calls"]
+    return [who for who in ("agent", "controller", "rethinker") if who != "rethinker" or asked[who]]
+
+
+def explain_costs() -> None:
+    """What the columns of costs are, on stderr."""
+    say(
+        "calls, tokens: of agent + controller (+ rethinker), a run; signals: of the controller's seconds; share: "
+        "seconds of controller and rethinker in the whole run; x alone: seconds of the run over those of the agents by "
+        "themselves; neither is told of scripted agents, which think in microseconds"
+    )
 
 
 def explain() -> None:

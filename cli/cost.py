@@ -41,9 +41,13 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Find the bills and show them."""
-    from stopwise.models.ledger import read_bill
+    from stopwise.models.ledger import read_bills
 
-    bills = {str(path): read_bill(bill_of(path)) for path in args.runs}
+    bills = {
+        f"{path} ({part})" if part else str(path): bill
+        for path in args.runs
+        for part, bill in read_bills(bill_of(path)).items()
+    }
     if args.json:
         print_json({"bills": bills})
     else:
@@ -63,7 +67,7 @@ def bill_of(run: Path) -> Path:
     if not run.exists():
         raise DataError(f"{run}: no such file or folder; expected what a command wrote")
     if run.is_dir():
-        places = [run / BILL, run / "benchmark.json"]
+        places = [run / BILL, run / "result.json", run / "benchmark.json"]
     else:
         places = [run] if run.suffix == ".json" else [bill_beside(run)]
     found = next((place for place in places if place.is_file()), None)

@@ -85,6 +85,11 @@ class Connections:
         memory.check_disjoint(self._questions, self._texts)
         return memory
 
+    @property
+    def client(self) -> Any:
+        """The language model that controllers were connected to; None when none was opened."""
+        return self._client
+
     def report(self) -> dict[str, Any] | None:
         """The model and its bill, JSON-able; None when none was opened."""
         if self._client is None:

@@ -1,10 +1,11 @@
 """The benchmark in the arena: agents, retriever, controller and rethinker run for real, so that intervening is real.
 
 Every controller meets the same questions, agents and random numbers. A controlled run is a new run, not a replay: what
-the agent does after an intervention is its own answer to it.
+the agent does after an intervention is its own answer to it. Agents are all that `stopwise collect` can run.
 """
 
 import hashlib
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -13,7 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from stopwise.controllers.base import Controller
 from stopwise.controllers.baselines import NeverStop
+from stopwise.controllers.kinds import asks_memory
 from stopwise.controllers.package import PolicyPackage, write_package
 from stopwise.controllers.session import Counts
 from stopwise.data.corpus import read_corpus
@@ -22,21 +25,26 @@ from stopwise.data.files import read_json, write_json
 from stopwise.data.records import Action, Trajectory
 from stopwise.data.store import read_trajectories, write_trajectories
 from stopwise.envs.arena.collection import CollectConfig, ControllerChoice, RethinkerChoice, groups_of
-from stopwise.envs.arena.kinds import KINDS
-from stopwise.envs.arena.loop import LoopConfig, Run, run_in_step
-from stopwise.envs.arena.oversight import ControllerOverseer
-from stopwise.envs.arena.population import scripted_run
+from stopwise.envs.arena.loop import LoopConfig, run_in_step
 from stopwise.envs.arena.puzzle import make_reader
 from stopwise.envs.arena.retrievers import BM25Retriever, DenseRetriever, Retriever
-from stopwise.envs.arena.worker import Control, texts_of_corpus
+from stopwise.envs.arena.run_cost import RunCost
+from stopwise.envs.arena.worker import Control, GroupEncoder, texts_of_corpus
 from stopwise.envs.rewards import Reward
 from stopwise.evaluation.benchmark import Arm, check_names, compare_rows, layout
+from stopwise.evaluation.overhead import cost_of
 from stopwise.evaluation.rollout import RunOutcome
+from stopwise.models.chat_config import open_chat
 from stopwise.models.embedding_cache import CachedEncoder
+from stopwise.models.encoders import Encoder
+from stopwise.models.running_bill import RunningBill
 from stopwise.signals.compute import run_labels
+from stopwise.signals.definitions import with_prerequisites
 from stopwise.signals.table import SignalInfo
 
 MODEL = "arena"  # stands where a replay names its intervention model
+FORMAT = 2  # of finished arms; others are not read
+AGENTS_BILL = "agents.llm_cost.json"  # what agents, rethinkers and judges of coverage have spent, in the arms' folder
 
 Progress = Callable[[str, int, int | None], None]
 
@@ -55,13 +63,26 @@ class ArmRuns:
 
     runs: tuple[Trajectory, ...]
     counts: tuple[Counts, ...]  # of each run's session; the signals' own time is not in them
+    costs: tuple[RunCost, ...]  # of each run, by who spent it
 
 
 class ArenaBenchmark:
-    """Runs arms over one corpus; corpus, index and embeddings are shared by all of them."""
+    """Runs arms over one corpus; corpus, index and, for scripted agents, embeddings are shared by all of them.
+
+    Where a language model drives agents, what a controller costs is measured against what they cost. Each run then
+    embeds the texts of its signals for itself, as a live one would, and nothing that an earlier arm embedded is used.
+    Runs that go side by side wait for one another, and their seconds hold that: to measure seconds, set
+    ``llm.parallel`` to 1.
+    """
 
     def __init__(
-        self, config: CollectConfig, info: SignalInfo, encoder: CachedEncoder, folder: Path, progress: Progress
+        self,
+        config: CollectConfig,
+        info: SignalInfo,
+        encoder: CachedEncoder,
+        folder: Path,
+        progress: Progress,
+        bills: Sequence[RunningBill] = (),
     ) -> None:
         """Read the corpus and embed it.
 
@@ -71,6 +92,7 @@ class ArenaBenchmark:
             encoder: shared by retriever and signals.
             folder: where finished arms are kept, so that an interrupted benchmark goes on.
             progress: told what is going on.
+            bills: of the controllers' language models; written down after each group of runs.
 
         Raises:
             DataError: the signals were fitted with another encoder, or the corpus cannot be read.
@@ -82,6 +104,11 @@ class ArenaBenchmark:
         self._encoder = encoder
         self._folder = folder
         self._progress = progress
+        self.client = None if config.llm is None else open_chat(config.llm)  # one budget for all arms
+        self._agents_bill = None if self.client is None else RunningBill(folder / AGENTS_BILL, self.client)
+        self._bills = bills if self._agents_bill is None else (*bills, self._agents_bill)
+        self._network = threading.Lock()
+        self._prepared = frozenset[str]()
         documents = list(read_corpus(Path(config.corpus)))
         self._reader = make_reader(documents)
         self._documents = documents
@@ -98,6 +125,15 @@ class ArenaBenchmark:
     def _embed(self, texts: Iterable[str]) -> None:
         self._encoder.prefetch(texts, lambda done, total: self._progress("embedding the corpus", done, total))
 
+    def report(self) -> dict[str, Any] | None:
+        """The model of agents, rethinkers and judges of coverage, and its bill, JSON-able; None where there is none."""
+        return None if self._agents_bill is None else self._agents_bill.report()
+
+    @property
+    def scripted(self) -> set[str]:
+        """Kinds of agents that no language model drives."""
+        return set(self._config.agents) - {agent.name for agent in self._config.driven}
+
     @property
     def questions(self) -> NDArray[np.int64]:
         """A number for each job's question, shape (jobs,)."""
@@ -109,43 +145,101 @@ class ArenaBenchmark:
         name = "agents alone" if arm is None else arm.arm.name
         place = self._folder / hashlib.sha256(name.encode()).hexdigest()[:16]
         if place.with_suffix(".json").exists():
-            counts = read_json(place.with_suffix(".json"))
+            told = read_json(place.with_suffix(".json"))
             runs = tuple(read_trajectories(place.with_suffix(".parquet")))
-            return ArmRuns(runs, tuple(Counts(**count) for count in counts["counts"]))
-        control = None if arm is None else self._control(arm, place)
-        if control is not None and control.embeds and not self._texts_embedded:
+            counts = tuple(Counts(**count) for count in told["counts"])
+            return ArmRuns(runs, counts, tuple(RunCost.from_json(cost) for cost in told["costs"]))
+        control = Control(self._config, client=self.client) if arm is None else self._control(arm, place)
+        if control.embeds and not self._config.driven and not self._texts_embedded:
             self._embed(texts_of_corpus(self._documents))
             self._texts_embedded = True
+        # a memory is one thread's at a time, and what it learns depends on who comes first
+        parallel = 1 if arm is not None and asks_memory(arm.arm.controller) else control.parallel
         made: list[Trajectory] = []
-        overseers: list[ControllerOverseer | None] = []
+        sessions: list[Counts] = []
+        costs: list[RunCost] = []
         loop = LoopConfig(k=self._config.k, dataset=self._config.dataset)
         for group in groups_of(self._config):
-            fresh: list[Run] = []
-            for job in group:
-                run_id = f"{self._config.dataset}/{job.kind}/{job.query.id}/{job.run_id}"
-                overseer = None if control is None else control.overseer(job.query, run_id, job.kind, self._encoder)
-                overseers.append(overseer)
-                fresh.append(scripted_run(KINDS[job.kind], job.query, self._reader, job.run_id, loop, overseer))
-            made.extend(run_in_step(fresh, self._retriever, self._config.k))
+            of_signals, retriever = self._encoders()
+            try:
+                begun = control.begin(group, self._reader, loop, of_signals)
+                made.extend(run_in_step([run for run, _ in begun], retriever, self._config.k, parallel=parallel))
+            finally:  # what a failed group has spent is spent
+                for bill in self._bills:
+                    bill.write()
+            sessions.extend(Counts() if overseer is None else overseer.session.counts for _, overseer in begun)
+            costs.extend(RunCost.of(*pair) for pair in begun)
             self._progress(name, len(made), len(self.jobs))
-        sessions = tuple(Counts() if overseer is None else overseer.session.counts for overseer in overseers)
         write_trajectories(place.with_suffix(".parquet"), made)
         # written last: its being there means that the arm is finished
-        write_json(place.with_suffix(".json"), {"arm": name, "counts": [asdict(count) for count in sessions]})
-        return ArmRuns(tuple(made), sessions)
+        told = {"arm": name, "counts": [asdict(count) for count in sessions], "costs": [asdict(cost) for cost in costs]}
+        write_json(place.with_suffix(".json"), told)
+        return ArmRuns(tuple(made), tuple(sessions), tuple(costs))
+
+    def _encoders(self) -> tuple[Callable[[], Encoder], Retriever]:
+        """For a group of runs: what gives each run the encoder of its signals, and the retriever."""
+        if self.client is None:
+            return lambda: self._encoder, self._retriever
+
+        def of(stored: CachedEncoder | None, *, singly: bool) -> GroupEncoder:
+            own = CachedEncoder(self._encoder.encoder, ":memory:")
+            if stored is not None and not self._prepared:
+                self._prepared = frozenset(texts_of_corpus(self._documents))
+            return GroupEncoder(own, stored, self._prepared, singly=singly, lock=self._network)
+
+        group = of(None if self._config.driven else self._encoder, singly=True)
+        retriever = self._retriever
+        if isinstance(retriever, DenseRetriever):
+            retriever = retriever.with_encoder(group)
+        return (lambda: of(None, singly=False)) if self._config.driven else (lambda: group), retriever
 
     def _control(self, arm: ArenaArm, place: Path) -> Control:
         """The maker of overseers: each arm goes through a policy package, as it would into a live agent."""
         package = place.with_suffix(".policy")
         write_package(package, PolicyPackage(arm.arm.name, arm.arm.controller, arm.arm.guards, self._info))
         choice = ControllerChoice(policy=str(package))
-        return Control(replace(self._config, controller=choice, rethinker=arm.rethinker), arm.arm.controller)
+        config = replace(self._config, controller=choice, rethinker=arm.rethinker)
+        return Control(config, arm.arm.controller, self.client)
+
+    def models(self, arm: ArenaArm) -> dict[str, str | None]:
+        """Ids of the language models of an arm by what they do; None where none does it."""
+        own = None if self.client is None else self.client.id
+        reads = "Cov" in with_prerequisites(arm.arm.controller.reads)
+        return {
+            "agent": own if self._config.driven else None,
+            "controller": arm.arm.controller.described.get("model"),
+            "rethinker": own if arm.rethinker.kind == "llm" else None,
+            "coverage": own if reads and self._info.config.coverage_judge == "llm" else None,
+        }
+
+    def uncalibrated(self, controller: Controller, alone: ArmRuns) -> dict[str, str]:
+        """Kinds of agents on which a controller never acts for want of a fitted line, with the reason."""
+        if not set(controller.needs) & {"residual", "residual_z", "RE_z"}:
+            return {}
+        known = {(name, source) for name, source, _ in self._info.calibrations}
+        reasons: dict[str, str] = {}
+        for kind in self._config.agents:
+            steps = [
+                step for job, run in zip(self.jobs, alone.runs, strict=True) if job.kind == kind for step in run.steps
+            ]
+            sources = {step.logprobs.source for step in steps if step.logprobs is not None}
+            if not sources:
+                reasons[kind] = f"no {controller.needs[0]}: {kind} brings no log-probabilities"
+            elif not any((kind, source) in known for source in sources):
+                reasons[kind] = (
+                    f"no {controller.needs[0]}: not calibrated for {kind}; compute `signals` from its own training runs"
+                )
+        return reasons
 
 
 def arena_rows(
     bench: ArenaBenchmark, arms: Sequence[ArenaArm], reward: Reward, *, seed: int = 0, margin: float = 0.01
 ) -> tuple[list[dict[str, Any]], dict[str, list[dict[str, Any]]]]:
     """Run every arm and lay out the rows, over all agents and for each kind apart.
+
+    A row's ``controller_seconds`` are those of its decisions, as in a replay, where signals lie ready;
+    ``cost.seconds.controller`` holds the signals too, which a live run computes for its controller alone (see
+    `stopwise.evaluation.overhead`).
 
     Args:
         bench: the shared corpus and jobs.
@@ -155,18 +249,21 @@ def arena_rows(
         margin: recall that an arm may lose and still be called not inferior.
 
     Returns:
-        JSON-able rows as in a replay benchmark, with ``rethinker``; and the same by agent kind, without ``versus``.
+        JSON-able rows as in a replay benchmark, with ``rethinker``, the language ``models``, ``cost`` and
+        ``overhead``; and the same by agent kind, without ``versus``.
 
     Raises:
         UsageError: two arms have one name, or one is compared with a row that is not there.
     """
     check_names([arm.arm for arm in arms])
-    baseline = outcomes_of(bench.run(None), reward)
+    alone = bench.run(None)
+    baseline = outcomes_of(alone, reward)
     questions = bench.questions
     kinds = np.array([job.kind for job in bench.jobs])
     rows: list[dict[str, Any]] = []
     apart: dict[str, list[dict[str, Any]]] = {kind: [] for kind in dict.fromkeys(kinds.tolist())}
     known: dict[str, Sequence[RunOutcome]] = {}
+    scripted = bench.scripted
     for arm in arms:
         controller = arm.arm.controller
         head: dict[str, Any] = {"controller": arm.arm.name, "kind": controller.kind, "intervention_model": MODEL}
@@ -174,20 +271,36 @@ def arena_rows(
         if arm.arm.origin is not None:
             head["policy"] = arm.arm.origin
         reason = "needs hindsight, which only a replayed log has" if controller.privileged else arm.arm.not_applicable
+        idle = bench.uncalibrated(controller, alone)
+        if len(idle) == len(apart):
+            reason = reason or "; ".join(idle.values())
         if reason is not None:
+            head["models"] = bench.models(arm)
             for table in (rows, *apart.values()):
                 table.append(head | {"not_applicable": reason})
             continue
         never = isinstance(controller, NeverStop)
-        outcomes = baseline if never else outcomes_of(bench.run(arm), reward)
-        known[arm.arm.name] = outcomes
+        made = alone if never else bench.run(arm)
+        outcomes = baseline if never else outcomes_of(made, reward)
         head |= controller.described  # after the runs: by then it is known under which name a model answers
-        rows.append(head | layout(outcomes, baseline, questions, seed=seed, margin=margin))
+        head["models"] = bench.models(arm)
+        if idle:  # it did nothing on a part of the agents
+            rows.append(head | {"not_applicable": "; ".join(idle.values())})
+        else:
+            known[arm.arm.name] = outcomes
+            figures = layout(outcomes, baseline, questions, seed=seed, margin=margin)
+            rows.append(head | figures | cost_of(made.costs, alone.costs, questions, scripted=bool(scripted)))
         for kind, table in apart.items():
+            if kind in idle:
+                table.append(head | {"not_applicable": idle[kind]})
+                continue
             chosen = np.flatnonzero(kinds == kind)
             base = [baseline[index] for index in chosen]
             ours = base if never else [outcomes[index] for index in chosen]
-            table.append(head | layout(ours, base, questions[chosen], seed=seed, margin=margin))
+            figures = layout(ours, base, questions[chosen], seed=seed, margin=margin)
+            costs, before = ([runs.costs[index] for index in chosen] for runs in (made, alone))
+            figures |= cost_of(costs, before, questions[chosen], scripted=kind in scripted)
+            table.append(head | figures)
     compare_rows(rows, [arm.arm for arm in arms], known, questions, seed=seed, margin=margin)
     return rows, apart
 

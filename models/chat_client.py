@@ -1,6 +1,7 @@
 """The chat client: one model behind a cache of replies, a budget, a bill, and a limit on parallel calls."""
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from stopwise.models.chat import Abilities, ChatFailure, ChatModel, ChatReply, ChatRequest, Message, Purpose
 from stopwise.models.ledger import Ledger, Prices
+from stopwise.models.meter import count_call
 from stopwise.models.response_cache import ResponseCache, request_key
 from stopwise.models.structured import bounded, read_answer, schema_of
 
@@ -97,16 +99,20 @@ class ChatClient:
             if reply is not None:
                 self._check_served(reply)
                 self.ledger.reused(purpose, reply, self._prices)
+                count_call(purpose, reply.attempts, reply.usage, reply.seconds)
                 return reply
             with self._slots:
                 self.ledger.begin()
+                started = time.perf_counter()
                 try:
                     reply = self._model.complete(request)
                     self._check_served(reply)
                 except ChatFailure as failure:
                     self.ledger.failed(purpose, failure, self._prices)
+                    count_call(purpose, failure.attempts, failure.usage, time.perf_counter() - started)
                     raise
             self.ledger.paid(purpose, reply, self._prices)
+            count_call(purpose, reply.attempts, reply.usage, reply.seconds)
             return self._cache.put(key, self._model.id, reply)
 
     def complete_all(self, requests: Sequence[ChatRequest], purpose: Purpose) -> list[ChatReply | ChatFailure]:

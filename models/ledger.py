@@ -170,11 +170,30 @@ def read_bill(path: Path) -> dict[str, Any]:
     bill = read_json(path)
     if isinstance(bill, dict) and isinstance(bill.get("llm"), dict):
         bill = bill["llm"]
-    rows = [bill.get(part) for part in PARTS] if isinstance(bill, dict) else [None]
-    names = {entry.name for entry in fields(Account)}
-    if not all(isinstance(row, dict) and all(set(account) == names for account in row.values()) for row in rows):
+    if not _is_bill(bill):
         raise DataError(f"{path}: holds no bill of a language model; expected what a command that called one wrote")
     return bill
+
+
+def _is_bill(value: Any) -> bool:
+    rows = [value.get(part) for part in PARTS] if isinstance(value, dict) else [None]
+    names = {entry.name for entry in fields(Account)}
+    return all(isinstance(row, dict) and all(set(account) == names for account in row.values()) for row in rows)
+
+
+def read_bills(path: Path) -> dict[str, dict[str, Any]]:
+    """The bills in a file: one under the empty name, and under "agents" that of an arena benchmark's agents, if any.
+
+    Raises:
+        DataError: it cannot be read, or holds no bill.
+    """
+    result = read_json(path)
+    agents = result.get("agents_llm") if isinstance(result, dict) else None
+    if agents is None:
+        return {"": read_bill(path)}
+    if not _is_bill(agents):
+        raise DataError(f"{path}: agents_llm is no bill of a language model; expected what a benchmark wrote")
+    return {"agents": agents} if result.get("llm") is None else {"agents": agents, "": read_bill(path)}
 
 
 def add_to_bill(path: Path, report: dict[str, Any]) -> None:
@@ -188,8 +207,8 @@ def add_reports(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
     for key, value in other.items():
         if isinstance(value, dict):
             merged[key] = add_reports(merged.get(key, {}), value)
-        elif isinstance(value, str):
-            merged[key] = value
+        elif value is None or isinstance(value, str):
+            merged[key] = merged.get(key) if value is None else value
         else:
             merged[key] = merged.get(key, 0) + value
     return merged

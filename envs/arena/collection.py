@@ -96,10 +96,15 @@ class CollectConfig:
             raise UsageError("controller.signals: is for a rule; a policy brings its own; leave it out")
 
     @property
+    def driven(self) -> tuple[ReactConfig | PlanWriteConfig, ...]:
+        """Those of the agents that the language model drives."""
+        return tuple(agent for agent in (*self.react, *self.plan_write) if agent.name in self.agents)
+
+    @property
     def uses_llm(self) -> bool:
         """Whether anything in it calls the language model, policies apart."""
         return (
-            any(agent.name in self.agents for agent in (*self.react, *self.plan_write))
+            bool(self.driven)
             or self.rethinker.kind == "llm"
             or (self.controller is not None and (self.controller.coverage_judge == "llm" or self.controller.asks_model))
         )

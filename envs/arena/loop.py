@@ -4,6 +4,7 @@ A `Run` is a state that waits for search results. So one run can be driven by it
 with one call to the retriever for all their queries, and a run can be forked at any of its states.
 """
 
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -15,6 +16,7 @@ from stopwise.envs.arena.agents import SEARCH_CAP, Agent, Turn
 from stopwise.envs.arena.belief import UNKNOWN
 from stopwise.envs.arena.retrievers import Retriever
 from stopwise.models.chat import ChatFailure
+from stopwise.models.meter import Meter, metering
 from stopwise.models.parallel import SideBySide
 
 STOPPED_THOUGHT = "I am asked to answer now from what I have."
@@ -72,6 +74,11 @@ class Run:
         run_id: tells runs of one agent kind on one question apart.
         config: how it is run.
         overseer: judges every decision point of this run, and of no other.
+
+    Attributes:
+        meter: what the agent's calls cost; probes for the log stand apart from them, as "reader". An overseer's calls
+            are on a meter of its own.
+        search_seconds: spent in the retriever; of a round that runs make together, by their number of queries.
     """
 
     def __init__(
@@ -82,6 +89,8 @@ class Run:
         self.steps: list[Step] = []
         self.searches = 0  # made so far, injected ones included
         self.queries: tuple[str, ...] = ()  # what it waits for; empty when it is over
+        self.meter = Meter()
+        self.search_seconds = 0.0
         self._run_id = run_id
         self._config = config
         self._overseer = overseer
@@ -89,7 +98,8 @@ class Run:
         self._turn: Turn | None = None  # the search that it waits for
         self._injection: Injection | None = None  # set when that search is injected
         self._trajectory: Trajectory | None = None
-        self._next()
+        with metering(self.meter):
+            self._next()
 
     @property
     def id(self) -> str:
@@ -115,6 +125,10 @@ class Run:
 
     def receive(self, results: Sequence[Sequence[Document]]) -> None:
         """Take in the results of `queries`, one sequence a query, and go on to the next search or to the end."""
+        with metering(self.meter):
+            self._receive(results)
+
+    def _receive(self, results: Sequence[Sequence[Document]]) -> None:
         assert self._turn is not None
         documents = _merge(results)
         if self._injection is None:
@@ -153,13 +167,15 @@ class Run:
         other.query, other.searches = self.query, self.searches
         other.steps = list(self.steps_at_search)
         other.queries = ()
+        other.meter, other.search_seconds = Meter(), 0.0
         other._run_id, other._config, other._overseer = run_id, replace(self._config, forkable=False), None
         other._before_turn = None
         other._turn, other._injection, other._trajectory = None, None, None
-        if injection is None:
-            other._next()
-        else:
-            other._inject(injection)
+        with metering(other.meter):
+            if injection is None:
+                other._next()
+            else:
+                other._inject(injection)
         return other
 
     def _next(self) -> None:
@@ -189,12 +205,16 @@ class Run:
                 return
 
     def _stop(self) -> None:
+        asked = Meter()
         try:
-            answer = self.agent.probe(self.steps) or UNKNOWN
+            with metering(asked):
+                answer = self.agent.probe(self.steps) or UNKNOWN
         except ChatFailure as failure:
             self._finish(Turn("failed", f"No answer: {failure.kind}."), "error")
         else:
             self._finish(Turn("answer", STOPPED_THOUGHT, answer=answer), "answer")
+        # unlike a probe for the log, this is the answer that the run ends with: the agent's own work
+        self.meter.add("agent", asked.of("agent", "reader"))
 
     def _inject(self, injection: Injection | None) -> None:
         if injection is None or self.searches >= SEARCH_CAP:
@@ -291,7 +311,11 @@ def run_in_step(
     with SideBySide(parallel) as side:
         while waiting:
             queries = tuple(dict.fromkeys(query for run in waiting for query in run.queries))
+            started = time.perf_counter()
             found = dict(zip(queries, retriever.search(queries, k), strict=True))
+            each = (time.perf_counter() - started) / sum(len(run.queries) for run in waiting)
+            for run in waiting:
+                run.search_seconds += each * len(run.queries)
             results = [[found[query] for query in run.queries] for run in waiting]
             side.map(lambda pair: pair[0].receive(pair[1]), zip(waiting, results, strict=True))
             made: list[Run] = []

@@ -13,7 +13,6 @@ from stopwise.controllers.connections import Connections
 from stopwise.controllers.session import ControlSession
 from stopwise.data.corpus import CorpusDocument, Query, read_corpus, read_queries
 from stopwise.data.errors import DataError, UsageError
-from stopwise.data.files import write_json
 from stopwise.data.shipped import signals_path
 from stopwise.data.store import write_trajectories
 from stopwise.envs.arena.agents import Agent
@@ -41,8 +40,9 @@ from stopwise.models.chat_client import ChatClient
 from stopwise.models.chat_config import open_chat
 from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.models.encoders import Embeddings, Encoder
-from stopwise.models.ledger import BILL, add_reports, read_bill
+from stopwise.models.ledger import BILL
 from stopwise.models.parallel import SideBySide
+from stopwise.models.running_bill import RunningBill
 from stopwise.signals.coverage import document_sentences
 from stopwise.signals.coverage_llm import LLMCoverage
 from stopwise.signals.table import SignalInfo
@@ -99,8 +99,8 @@ class Worker:
         else:
             assert self._network is not None
             self._retriever = DenseRetriever.load(out / INDEX, documents, self._network, config.backend)
-        self._spent = read_bill(out / BILL) if (out / BILL).exists() else None  # by earlier calls
-        self._bill = out / BILL
+        client = self._control.client
+        self._bill = None if client is None else RunningBill(out / BILL, client)
         self._prepared = frozenset(texts_of_corpus(documents)) if self._control.embeds else frozenset[str]()
         self._stored = None
         if self._control.embeds and self._network is not None:
@@ -111,27 +111,17 @@ class Worker:
         try:
             self._run(number)
         finally:  # what a failed group has spent is spent
-            client = self._control.client
-            if client is not None:
-                report = {"model": client.id, **client.ledger.report()}
-                write_json(self._bill, report if self._spent is None else add_reports(self._spent, report))
+            if self._bill is not None:
+                self._bill.write()
 
     def _run(self, number: int) -> None:
         encoder = self._group_encoder()
         retriever = self._retriever
         if isinstance(retriever, DenseRetriever) and encoder is not None:
             retriever = retriever.with_encoder(encoder)
-
-        def begin(job: Job) -> Run:
-            overseer = None
-            if self._config.controller is not None:
-                run_id = f"{self._config.dataset}/{job.kind}/{job.query.id}/{job.run_id}"
-                overseer = self._control.overseer(job.query, run_id, job.kind, encoder)
-            return self._control.run(job, self._reader, self._loop, overseer)
-
         k, parallel = self._config.k, self._control.parallel
-        with SideBySide(parallel) as side:
-            runs = side.map(begin, self._groups[number])
+        begun = self._control.begin(self._groups[number], self._reader, self._loop, lambda: encoder)
+        runs = [run for run, _ in begun]
         if self._config.branch is not None:
             rethinker = self._control.rethinker
             trajectories, outcomes = branch(runs, retriever, k, rethinker, self._config.branch, parallel)
@@ -145,30 +135,39 @@ class Worker:
         if self._network is None:
             return None
         own = CachedEncoder(self._network, ":memory:")
-        return _GroupEncoder(own, self._stored, self._prepared, singly=self._config.llm is not None)
+        return GroupEncoder(own, self._stored, self._prepared, singly=self._config.llm is not None)
 
 
-class _GroupEncoder:
+class GroupEncoder:
     """Texts of the corpus come from the collection's store, all others from the group's own cache.
 
     An embedding depends a little on its batch, and the first one stays. Where runs go side by side in threads, which
-    text comes first is chance; so texts are then encoded one by one (`singly`).
+    text comes first is chance; so texts are then encoded one by one (`singly`). Those who share a network in threads
+    take turns by a `lock`; None is one of its own.
     """
 
     def __init__(
-        self, own: CachedEncoder, stored: CachedEncoder | None, prepared: frozenset[str], *, singly: bool
+        self,
+        own: CachedEncoder,
+        stored: CachedEncoder | None,
+        prepared: frozenset[str],
+        *,
+        singly: bool,
+        lock: "threading.Lock | None" = None,
     ) -> None:
         self._own = own
         self._stored = stored
         self._prepared = prepared
         self._singly = singly
-        self._lock = threading.Lock()
+        self._lock = lock or threading.Lock()
 
     @property
     def id(self) -> str:
+        """The encoder's id."""
         return self._own.id
 
     def encode(self, texts: Sequence[str]) -> Embeddings:
+        """See `Encoder.encode`."""
         with self._lock:
             kept = np.array([self._stored is not None and text in self._prepared for text in texts], dtype=bool)
             if self._stored is None or not kept.any():
@@ -196,13 +195,14 @@ def texts_of_corpus(documents: Iterable[CorpusDocument]) -> Iterator[str]:
 
 
 class Control:
-    """Makes the overseer of each run."""
+    """Makes runs, each with its overseer."""
 
     def __init__(
         self,
         config: CollectConfig,
         like: Controller | None = None,
         make_encoder: Callable[[str | None], Encoder] | None = None,
+        client: ChatClient | None = None,
     ) -> None:
         """Set up.
 
@@ -210,6 +210,7 @@ class Control:
             config: of the collection.
             like: the controller's own model and memory are this one's; None is the collection's model and memory.
             make_encoder: makes the encoder from its name; None where nothing here needs one.
+            client: the collection's model, if it is open already.
 
         Raises:
             UsageError: the controller needs what the config does not name.
@@ -222,7 +223,7 @@ class Control:
         self._config = config
         self._make_encoder = make_encoder
         self._connections: Connections | None = None
-        self.client = open_chat(config.llm) if config.llm is not None else None
+        self.client = open_chat(config.llm) if client is None and config.llm is not None else client
         self._coverage: LLMCoverage | None = None
         self.rethinker = make_rethinker(config.rethinker, Path(config.corpus), config.seed, self.client)
         self.embeds = False  # whether its signals need an encoder
@@ -263,7 +264,7 @@ class Control:
             )
         encoder: Encoder | None = None
         if memory is not None and self._make_encoder is not None:
-            encoder = _GroupEncoder(CachedEncoder(self.network, ":memory:"), None, frozenset(), singly=True)
+            encoder = GroupEncoder(CachedEncoder(self.network, ":memory:"), None, frozenset(), singly=True)
         queries = questions_of(self._config) if memory is not None else []
         ids, texts = {query.id for query in queries}, [query.text for query in queries]
         self._connections = Connections(self.client, encoder, ids, texts)
@@ -289,10 +290,31 @@ class Control:
         """Runs that go side by side in threads: as many as the language model may be asked at a time."""
         return 1 if self.client is None else self.client.parallel
 
+    def begin(
+        self, jobs: Sequence[Job], reader: Reader, loop: LoopConfig, encoder: Callable[[], Encoder | None]
+    ) -> list[tuple[Run, ControllerOverseer | None]]:
+        """Fresh runs of jobs side by side, each with its overseer where there is a controller.
+
+        Args:
+            jobs: to begin.
+            reader: of the corpus, for scripted agents.
+            loop: how runs are made.
+            encoder: of the signals; called for each run.
+        """
+
+        def start(job: Job) -> tuple[Run, ControllerOverseer | None]:
+            overseer = None
+            if self._config.controller is not None:
+                run_id = f"{loop.dataset}/{job.kind}/{job.query.id}/{job.run_id}"
+                overseer = self.overseer(job.query, run_id, job.kind, encoder())
+            return self.run(job, reader, loop, overseer), overseer
+
+        with SideBySide(self.parallel) as side:
+            return side.map(start, jobs)
+
     def run(self, job: Job, reader: Reader, loop: LoopConfig, overseer: ControllerOverseer | None) -> Run:
         """A fresh run of the job's agent."""
-        driven = (*self._config.react, *self._config.plan_write)
-        chosen = next((agent for agent in driven if agent.name == job.kind), None)
+        chosen = next((agent for agent in self._config.driven if agent.name == job.kind), None)
         if chosen is None:
             return scripted_run(KINDS[job.kind], job.query, reader, job.run_id, loop, overseer)
         assert self.client is not None

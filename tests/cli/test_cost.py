@@ -58,9 +58,22 @@ def test_resumed_calls_stand_in_one_bill(tmp_path):
 
 
 def test_a_benchmark_holds_its_bill_itself(tmp_path, answer):
-    (tmp_path / "benchmark.json").write_text(json.dumps({"rows": [], "llm": _report()}))
-    for path in (tmp_path, tmp_path / "benchmark.json"):
-        assert answer("cost", path)["bills"][str(path)]["operation"]["agent"]["calls"] == 1
+    for name in ("benchmark.json", "result.json"):
+        (tmp_path / name).write_text(json.dumps({"rows": [], "llm": _report()}))
+        for path in (tmp_path, tmp_path / name):
+            assert answer("cost", path)["bills"][str(path)]["operation"]["agent"]["calls"] == 1
+
+
+def test_a_benchmark_of_driven_agents_holds_two(tmp_path, command, answer):
+    place = tmp_path / "result.json"
+    place.write_text(json.dumps({"rows": [], "llm": _report(), "agents_llm": _report()}))
+    assert list(answer("cost", tmp_path)["bills"]) == [f"{tmp_path} (agents)", str(tmp_path)]
+    place.write_text(json.dumps({"rows": [], "llm": None, "agents_llm": _report()}))
+    assert list(answer("cost", tmp_path)["bills"]) == [f"{tmp_path} (agents)"]
+    place.write_text(json.dumps({"rows": [], "llm": None, "agents_llm": {"operation": 1}}))
+    status, _, err = command("cost", tmp_path)
+    assert status == 1
+    assert "agents_llm is no bill" in err
 
 
 def test_what_has_no_bill(tmp_path, command):

@@ -8,6 +8,7 @@ import yaml
 
 from stopwise.cli.benchmark import BenchmarkConfig
 from stopwise.controllers.guards import Guards
+from stopwise.controllers.kinds import asks_model, make_rule
 from stopwise.controllers.llm_critic import LlmCritic
 from stopwise.controllers.package import PolicyPackage, write_package
 from stopwise.data.config import load_config
@@ -121,8 +122,17 @@ def test_training_says_what_it_cannot_do(place, command, kind):
 
 
 def test_the_shipped_configs_are_read():
-    benchmark = load_config(BenchmarkConfig, CONFIGS / "papers_benchmark.yaml")
-    assert {choice.kind for choice in benchmark.controllers} >= {"raac", "llm_critic", "ds_mcm", "heuristic"}
+    prompted = load_config(BenchmarkConfig, CONFIGS / "papers_prompted.yaml")
+    assert {choice.kind for choice in prompted.controllers} >= {"raac", "llm_critic", "ds_mcm", "heuristic"}
+    assert prompted.arena is not None
+    assert prompted.arena.driven
+    rules = load_config(BenchmarkConfig, CONFIGS / "papers_benchmark.yaml")
+    for choice in rules.controllers:
+        assert not asks_model(make_rule(choice.kind or "", choice.params)), choice.name
+    for choices in (prompted.controllers, rules.controllers):
+        found = [choice for choice in choices if choice.kind == "ds_mcm"]
+        assert {choice.params["k"] for choice in found} == {0.5, 1, 2, 3, 4}
+    assert {choice.params.get("recall") for choice in prompted.controllers if choice.memory} == {1, 2, 4, 8}
     assert load_config(TrainConfig, CONFIGS / "raac.yaml").kind == "raac"
     collection = load_config(CollectConfig, CONFIGS / "collect_ds_mcm.yaml")
     assert collection.controller is not None

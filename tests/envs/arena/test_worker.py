@@ -3,7 +3,7 @@ import threading
 import numpy as np
 import pytest
 
-from stopwise.envs.arena.worker import _GroupEncoder
+from stopwise.envs.arena.worker import GroupEncoder
 from stopwise.models.embedding_cache import CachedEncoder
 
 
@@ -20,7 +20,7 @@ class BatchDependent:
 def _encoder(singly, prepared=()):
     stored = CachedEncoder(BatchDependent(), ":memory:")
     stored.prefetch(prepared)
-    return _GroupEncoder(CachedEncoder(BatchDependent(), ":memory:"), stored, frozenset(prepared), singly=singly)
+    return GroupEncoder(CachedEncoder(BatchDependent(), ":memory:"), stored, frozenset(prepared), singly=singly)
 
 
 @pytest.mark.parametrize("singly", [True, False])

@@ -1,0 +1,88 @@
+"""The arena benchmark over agents that a language model drives, from the command line."""
+
+import json
+import re
+
+import pytest
+import yaml
+
+from stopwise.data.store import write_trajectories
+from stopwise.data.world.generate import WorldConfig, write_world
+from stopwise.models.prompts import load_prompt
+
+pytest.importorskip("bm25s")
+
+CRITIC = load_prompt("critic").text[:40]
+
+
+def reply(body):
+    """Searches twice and answers; as a critic finds an error in everything."""
+    text = body["messages"][-1]["content"]
+    if text.startswith(CRITIC):
+        return json.dumps({"err": 1, "suggestion": "Try the second clue."})
+    return f"I look.\nSearch: town {len(body['messages'])}" if len(body["messages"]) < 6 else "Answer: Alba"
+
+
+@pytest.fixture
+def config(tmp_path, monkeypatch, make_logs, server, answer):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STOPWISE_CACHE", str(tmp_path / "cache"))
+    write_trajectories(tmp_path / "logs.parquet", make_logs(14))
+    answer("signals", "logs.parquet", "--only", "Nov", "--out", "signals.parquet")
+    write_world(tmp_path / "world", WorldConfig(documents=900, questions=40, seed=2))
+    server.otherwise = reply
+    model = {"endpoint": {"url": server.url, "model": "m", "patience": {"attempts": 1}}, "parallel": 1}
+    values = {
+        "signals": "signals.parquet",
+        "split": "all",
+        "llm": model,
+        "arena": {
+            "corpus": "world",
+            "agents": ["react"],
+            "react": [{"name": "react"}],
+            "llm": model,
+            "questions": 2,
+            "retriever": "bm25",
+        },
+        "controllers": [{"kind": "never_stop"}, {"kind": "llm_critic"}],
+    }
+
+    def write(**fields):
+        (tmp_path / "benchmark.yaml").write_text(yaml.safe_dump(values | fields))
+        return "benchmark.yaml"
+
+    return write
+
+
+def test_every_row_names_its_models_and_bills_stand_apart(config, answer, command, server, tmp_path):
+    result = answer("benchmark", config(), "--out", "run")
+    never, critic = result["rows"]
+    model = f"m@{server.url}"
+    assert never["models"] == {"agent": model, "controller": None, "rethinker": None, "coverage": None}
+    assert critic["models"]["controller"] == model
+    assert never["overhead"]["times_alone"] == pytest.approx(1)
+    assert 0 < critic["overhead"]["seconds"]["controller"] < 1
+    assert critic["cost"]["calls"]["controller"] == critic["controller_calls"] > 0
+    assert result["llm"]["operation"].keys() == {"controller", "total"}
+    assert result["agents_llm"]["operation"].keys() == {"agent", "total"}
+    told = answer("cost", "run")["bills"]
+    assert told == {"run (agents)": result["agents_llm"], "run": result["llm"]}
+    status, out, err = command("benchmark", "benchmark.yaml", "--out", "again")
+    assert status == 0
+    assert "what a run cost: react" in out
+    critic = json.loads((tmp_path / "again" / "result.json").read_text())["rows"][1]  # seconds differ from call to call
+    (line,) = (line for line in out.split("all agents")[1].split("react")[0].splitlines() if "llm_critic" in line)
+    cells = [cell.strip() for cell in re.split("[│┃]", line)[1:-1]]
+    share = sum(critic["overhead"]["seconds"].values())
+    assert cells[-2:] == [f"{share:.1%}", f"{critic['overhead']['times_alone']:.2f}"]
+    assert "seconds of controller and rethinker in the whole run" in err
+    assert "controllers" not in json.dumps(result["agents_llm"])
+
+
+def test_a_rethinker_without_a_model_is_refused_at_once(config, command, server):
+    rows = [{"kind": "never_stop"}, {"kind": "heuristic", "rethinker": {"kind": "llm"}}]
+    arena = {"corpus": "world", "agents": ["quitter"], "questions": 1, "retriever": "bm25"}
+    status, _, err = command("benchmark", config(arena=arena, controllers=rows), "--out", "run")
+    assert status == 2
+    assert "llm: is needed by an agent, the controller, the rethinker" in err
+    assert server.requests == []
