@@ -199,7 +199,7 @@ class ArenaBenchmark:
         write_package(package, PolicyPackage(arm.arm.name, arm.arm.controller, arm.arm.guards, self._info))
         choice = ControllerChoice(policy=str(package))
         config = replace(self._config, controller=choice, rethinker=arm.rethinker)
-        return Control(config, arm.arm.controller, self.client)
+        return Control(config, arm.arm.controller, client=self.client)
 
     def models(self, arm: ArenaArm) -> dict[str, str | None]:
         """Ids of the language models of an arm by what they do; None where none does it."""
