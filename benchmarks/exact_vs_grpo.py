@@ -9,17 +9,17 @@ states whose gradient was taken). An interrupted benchmark goes on: call it agai
 """
 
 import argparse
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from stopwise.cli.output import say, signals_path
 from stopwise.data.config import load_config, plain
-from stopwise.data.files import read_json, write_json
+from stopwise.data.files import write_json
 from stopwise.evaluation.record import provenance
 from stopwise.signals.table import read_table
 from stopwise.train.lm.config import GrpoOptions, LmConfig
-from stopwise.train.lm.run import train_lm
+from stopwise.train.lm.run import learn_stages, prepare
 
 RATES = (3e-5, 1e-4, 3e-4)  # of GRPO
 TRIAL_SHARE = 0.1  # of its time, for each
@@ -57,12 +57,12 @@ def main() -> None:
 
 
 def part(config: LmConfig, table: Any, work: Path) -> dict[str, Any]:
-    """Train through a config's stages, or read back what was done; the curves of all stages."""
-    done = work / "stages.json"
-    if not done.exists():
-        _, record = train_lm(config, table, work)
-        write_json(done, record["stages"])
-    return read_json(done)
+    """Train through a config's stages, or read back what was done; the curves of all stages.
+
+    No policy is made of them, so that no time goes into thresholds.
+    """
+    learned = learn_stages(config, table, prepare(config, table), work)
+    return {stage: asdict(result) for stage, (_, result) in learned.stages.items()}
 
 
 def grpo(config: LmConfig, seed: int, options: GrpoOptions, table: Any, work: Path, start: Path) -> dict[str, Any]:

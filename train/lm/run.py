@@ -66,6 +66,15 @@ class Trained:
     at_prices: Mapping[float, "Trained"] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Learned:
+    """A network after its last stage, and what each stage came to."""
+
+    network: Any
+    trunk: FrozenTrunk | None  # as it was in training
+    stages: dict[Method, tuple[Arrays, StageResult]]
+
+
 def train_lm(
     config: LmConfig, table: SignalTable, work: Path, progress: Progress | None = None
 ) -> tuple[dict[Method, Trained], dict[str, Any]]:
@@ -85,14 +94,51 @@ def train_lm(
         DataError: there is no gold, or a split has no run.
     """
     prepared = prepare(config, table)
-    _claim(work, config, table)  # now that everything it names is known to be there
+    learned = learn_stages(config, table, prepared, work, progress)
+    # what is deployed computes in float32, in whatever precision it was trained; so thresholds are chosen in float32
+    trunk = learned.trunk if config.precision == "float32" else frozen_trunk(learned.network, config.lora)
+    trained = {
+        stage: _finish(stage, arrays, result, prepared, config, table, trunk)
+        for stage, (arrays, result) in learned.stages.items()
+    }
+    last = trained[config.stages()[-1]]
+    frontier = {
+        price: _finish(
+            config.stages()[-1],
+            last.arrays,
+            last.result,
+            _at_price(prepared, config, table, price),
+            replace(config, reward=replace(config.reward, search=price)),
+            table,
+            trunk,
+        )
+        for price in config.prices
+    }
+    trained[config.stages()[-1]] = replace(last, at_prices=frontier)
+    return trained, _record(config, prepared, trained, learned.network)
+
+
+def learn_stages(
+    config: LmConfig, table: SignalTable, prepared: Prepared, work: Path, progress: Progress | None = None
+) -> Learned:
+    """All stages; `train_lm` goes on to thresholds and policies. Call it again after an interruption, and it goes on.
+
+    Args:
+        config: what to train.
+        table: of `prepared`, by which the folder is claimed.
+        prepared: of this config and table.
+        work: folder for checkpoints and finished stages; one config only.
+        progress: told of every optimizer step.
+
+    Raises:
+        UsageError: the folder holds another run, or the start does not fit.
+    """
+    _claim(work, config, table)
     network = trainable(prepared.base, config.lora, config.seed)
     if config.start is not None:
         restore(network, config.lora, _start_arrays(config, prepared))
     trunk = frozen_trunk(network, config.lora)
-    # what is deployed computes in float32, in whatever precision it was trained; so thresholds are chosen in float32
-    deployed_trunk = trunk if config.precision == "float32" else frozen_trunk(network, config.lora)
-    trained: dict[Method, Trained] = {}
+    stages: dict[Method, tuple[Arrays, StageResult]] = {}
     for stage in config.stages():
         done = work / f"{stage}.json"
         if done.exists():
@@ -106,22 +152,8 @@ def train_lm(
             if _main_process():
                 _write_arrays(work / f"{stage}.safetensors", arrays)
                 write_json(done, asdict(result))
-        trained[stage] = _finish(stage, arrays, result, prepared, config, table, deployed_trunk)
-    last = trained[config.stages()[-1]]
-    frontier = {
-        price: _finish(
-            config.stages()[-1],
-            last.arrays,
-            last.result,
-            _at_price(prepared, config, table, price),
-            replace(config, reward=replace(config.reward, search=price)),
-            table,
-            deployed_trunk,
-        )
-        for price in config.prices
-    }
-    trained[config.stages()[-1]] = replace(last, at_prices=frontier)
-    return trained, _record(config, prepared, trained, network)
+        stages[stage] = arrays, result
+    return Learned(network, trunk, stages)
 
 
 def prepare(config: LmConfig, table: SignalTable) -> Prepared:
