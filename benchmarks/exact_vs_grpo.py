@@ -6,6 +6,9 @@ r"""The exact policy gradient against GRPO, from the same supervised start, on t
 GRPO's learning rate is the best of three on validation after a tenth of its time each; then it has its whole time.
 Curves hold the exact expected return on the same validation runs, over wall-clock seconds and over state-gradients (the
 states whose gradient was taken). An interrupted benchmark goes on: call it again.
+
+GRPO's learning rate is constant, without a warmup: how many steps its time allows is not known before. The layers below
+the adapter are computed before its clock starts, while the exact gradient pays for them within its own time.
 """
 
 import argparse
@@ -19,10 +22,16 @@ from stopwise.data.files import write_json
 from stopwise.evaluation.record import provenance
 from stopwise.signals.table import read_table
 from stopwise.train.lm.config import GrpoOptions, LmConfig
-from stopwise.train.lm.run import learn_stages, prepare
+from stopwise.train.lm.network import trainable
+from stopwise.train.lm.run import learn_stages, matmul_precision, prepare
+from stopwise.train.lm.trunk import FrozenTrunk, frozen_trunk
 
 RATES = (3e-5, 1e-4, 3e-4)  # of GRPO
 TRIAL_SHARE = 0.1  # of its time, for each
+ENDLESS: dict[str, Any] = {
+    "epochs": 1000.0,
+    "warmup": 0.0,
+}  # so the rate does not fall within its time, nor crawl up in it
 
 
 def main() -> None:
@@ -39,16 +48,18 @@ def main() -> None:
     path = signals_path(config.signals)
     table = read_table(path)
     seeds = []
+    trunk = None
     for seed in args.seeds:
-        exact = part(replace(config, seed=seed), table, args.work / f"{seed}-exact")
+        exact, _ = part(replace(config, seed=seed), table, args.work / f"{seed}-exact")
+        trunk = trunk or warm(config, table)
         start = args.work / f"{seed}-exact"  # its folder holds the supervised start as well
         trials = {}
         for rate in args.rates:
-            options = replace(config.grpo, learning_rate=rate, minutes=TRIAL_SHARE * args.minutes, epochs=1000.0)
-            trials[rate] = grpo(config, seed, options, table, args.work / f"{seed}-grpo-{rate:g}", start)
+            options = replace(config.grpo, **ENDLESS, learning_rate=rate, minutes=TRIAL_SHARE * args.minutes)
+            trials[rate] = grpo(config, seed, options, table, args.work / f"{seed}-grpo-{rate:g}", start, trunk)
         best = max(trials, key=lambda rate: trials[rate]["best_return"])
-        options = replace(config.grpo, learning_rate=best, minutes=args.minutes, epochs=1000.0)
-        whole = grpo(config, seed, options, table, args.work / f"{seed}-grpo", start)
+        options = replace(config.grpo, **ENDLESS, learning_rate=best, minutes=args.minutes)
+        whole = grpo(config, seed, options, table, args.work / f"{seed}-grpo", start, trunk)
         seeds.append(compare(seed, exact, whole) | {"trials": trials, "rate": best})
         say(f"seed {seed}: {seeds[-1]['text']}")
     command = ["python", "benchmarks/exact_vs_grpo.py", str(args.config), *args.overrides]
@@ -56,22 +67,40 @@ def main() -> None:
     write_json(args.out, provenance(command, plain(config), {"signals": path}) | {"seeds": seeds})
 
 
-def part(config: LmConfig, table: Any, work: Path) -> dict[str, Any]:
-    """Train through a config's stages, or read back what was done; the curves of all stages.
+def part(
+    config: LmConfig, table: Any, work: Path, known: FrozenTrunk | None = None
+) -> tuple[dict[str, Any], FrozenTrunk | None]:
+    """Train through a config's stages, or read back what was done: the curves of all stages, and hidden states.
 
     No policy is made of them, so that no time goes into thresholds.
     """
-    learned = learn_stages(config, table, prepare(config, table), work)
-    return {stage: asdict(result) for stage, (_, result) in learned.stages.items()}
+    learned = learn_stages(config, table, prepare(config, table), work, known=known)
+    return {stage: asdict(result) for stage, (_, result) in learned.stages.items()}, learned.trunk
 
 
-def grpo(config: LmConfig, seed: int, options: GrpoOptions, table: Any, work: Path, start: Path) -> dict[str, Any]:
+def warm(config: LmConfig, table: Any) -> FrozenTrunk | None:
+    """The layers below the adapter, computed for all runs that are learned from or looked at."""
+    prepared = prepare(config, table)
+    trunk = frozen_trunk(trainable(prepared.base, config.lora, config.seed), config.lora)
+    if trunk is not None:
+        runs = [*prepared.training, *prepared.curve_on]
+        say(f"computing the frozen layers of {len(runs)} runs")
+        with matmul_precision(config.precision):
+            for run in runs:
+                for context in run.parts:
+                    trunk.hidden(context.ids)
+    return trunk
+
+
+def grpo(
+    config: LmConfig, seed: int, options: GrpoOptions, table: Any, work: Path, start: Path, trunk: FrozenTrunk | None
+) -> dict[str, Any]:
     """GRPO from the supervised start of a finished exact run, in a folder of its own."""
     work.mkdir(parents=True, exist_ok=True)
     for name in ("sft.json", "sft.safetensors"):  # a finished stage is read, not trained again
         if not (work / name).exists():
             (work / name).write_bytes((start / name).read_bytes())
-    return part(replace(config, seed=seed, method="grpo", grpo=options), table, work)["grpo"]
+    return part(replace(config, seed=seed, method="grpo", grpo=options), table, work, trunk)[0]["grpo"]
 
 
 def compare(seed: int, exact: dict[str, Any], grpo: dict[str, Any]) -> dict[str, Any]:

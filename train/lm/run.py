@@ -119,7 +119,12 @@ def train_lm(
 
 
 def learn_stages(
-    config: LmConfig, table: SignalTable, prepared: Prepared, work: Path, progress: Progress | None = None
+    config: LmConfig,
+    table: SignalTable,
+    prepared: Prepared,
+    work: Path,
+    progress: Progress | None = None,
+    known: FrozenTrunk | None = None,
 ) -> Learned:
     """All stages; `train_lm` goes on to thresholds and policies. Call it again after an interruption, and it goes on.
 
@@ -129,6 +134,7 @@ def learn_stages(
         prepared: of this config and table.
         work: folder for checkpoints and finished stages; one config only.
         progress: told of every optimizer step.
+        known: hidden states of the same base and layers, from another training.
 
     Raises:
         UsageError: the folder holds another run, or the start does not fit.
@@ -137,7 +143,7 @@ def learn_stages(
     network = trainable(prepared.base, config.lora, config.seed)
     if config.start is not None:
         restore(network, config.lora, _start_arrays(config, prepared))
-    trunk = frozen_trunk(network, config.lora)
+    trunk = frozen_trunk(network, config.lora) if known is None else known.bind(network)
     stages: dict[Method, tuple[Arrays, StageResult]] = {}
     for stage in config.stages():
         done = work / f"{stage}.json"
