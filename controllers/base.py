@@ -3,7 +3,7 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -104,6 +104,13 @@ class Controller(ABC):
     def reset(self, seed: int = 0) -> None:
         """Forget the last run and start another one under `seed`."""
         self._seed = seed
+
+    def foresee(self, rows: Sequence[SignalRow]) -> bool:
+        """Told, in a replay, all rows that a run may show: compute at once what would be computed one by one.
+
+        What it decides must not change by it. Returns whether it did anything.
+        """
+        return False
 
     @property
     def described(self) -> Mapping[str, Any]:

@@ -204,6 +204,8 @@ def summarise(outcomes: Sequence[RunOutcome], questions: NDArray[np.int64]) -> d
     # nothing relevant seen: both are 0, and so is their harmonic mean
     f1 = np.where(both == 0, 0.0, _ratio(2 * precision * recall, both))
     decisions = sum(run.decisions for run in outcomes)
+    seconds = sum(run.seconds for run in outcomes)
+    foreseen = any(run.foreseen for run in outcomes)
     return {
         "runs": len(outcomes),
         "questions": len(np.unique(questions)),
@@ -222,7 +224,7 @@ def summarise(outcomes: Sequence[RunOutcome], questions: NDArray[np.int64]) -> d
         "controller_calls": _mean(arrays["calls"], questions),
         "controller_tokens": _mean(arrays["tokens"], questions),
         "controller_failures": dict(sum((Counter(run.failures) for run in outcomes), Counter())),
-        "milliseconds_a_decision": 1e3 * sum(run.seconds for run in outcomes) / decisions if decisions else None,
+        "milliseconds_a_decision": None if not decisions or foreseen else 1e3 * seconds / decisions,
     }
 
 

@@ -34,6 +34,7 @@ class RunOutcome:
     tokens: int
     decisions: int
     failures: Mapping[str, int] = field(default_factory=dict)  # decisions that had to do without a reply, by kind
+    foreseen: bool = False  # the run was computed at once: `seconds` says nothing of one decision
 
 
 def rollout(
@@ -69,6 +70,8 @@ def rollout(
             continue
         own_seed = run_seed(seed, episode.id)
         session.begin(own_seed)
+        if env.intervention.name != "retrieve":  # which rewrites the rows
+            session.foresee([table.row(number) for number in range(table.offsets[index], table.offsets[index + 1])])
         # the environment draws only where an intervention model does
         _, info = env.reset(seed=own_seed, options={"episode": index})
         value, over = 0.0, False
@@ -121,6 +124,7 @@ def _outcome(
         tokens=counts.tokens,
         decisions=counts.decisions,
         failures=counts.failure_kinds,
+        foreseen=counts.foreseen,
     )
 
 

@@ -121,6 +121,34 @@ class TestController:
         assert first._rows is not second._rows
         assert decide(first) == alone  # begun again
 
+    @pytest.mark.parametrize("shown", [6, 3, 2])
+    def test_a_run_foreseen_is_decided_alike(self, controller, shown):
+        """All rows at once, in contexts of four; of a run that goes another way than was foreseen, too."""
+        wanted = decide(controller)
+        session = ControlSession(controller, Guards(max_interventions=1))
+        other = [*ROWS[:shown], *({"Nov": 0.1, "steps_since_new": 7.0} for _ in ROWS[shown:])]
+        session.foresee([SignalRow(t, row, {}) for t, row in enumerate(other, 1)])
+        assert session.counts.foreseen
+        assert session.counts.seconds > 0
+        found = [session.decide(SignalRow(t, row, {})).probabilities for t, row in enumerate(ROWS, 1)]
+        assert np.array(found) == pytest.approx(np.array(wanted), abs=1e-6)
+        session.begin()
+        assert not session.counts.foreseen
+        assert np.array(decide(controller)) == pytest.approx(np.array(wanted), abs=1e-6)
+
+    def test_it_reads_a_foreseen_run_once(self, controller, monkeypatch):
+        controller.prepare()
+        scorer = controller._scorer
+        passes = []
+        append = scorer.append
+        monkeypatch.setattr(scorer, "append", lambda reading, rows: passes.append(len(rows)) or append(reading, rows))
+        session = ControlSession(controller, Guards(max_interventions=1))
+        rows = [SignalRow(t, row, {}) for t, row in enumerate(ROWS, 1)]
+        session.foresee(rows)
+        for row in rows:
+            session.decide(row)
+        assert passes == [4, 4]  # contexts of four rows, the second beginning with two of the first
+
     def test_equal_parameters_make_an_equal_controller(self, controller, arrays):
         twin = SmallLM(None, arrays, **json.loads(json.dumps(controller.params)))
         assert twin.params == controller.params

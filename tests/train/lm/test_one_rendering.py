@@ -46,9 +46,9 @@ class Recorder(Scorer):
         self.read.append(list(self.tokens.header))
         return Reading(start, None)
 
-    def append(self, reading, ids):
-        self.read[-1].extend(ids)
-        return np.zeros((self._asks, 3))
+    def append(self, reading, rows):
+        self.read[-1].extend(token for row in rows for token in row)
+        return np.zeros((len(rows), self._asks, 3))
 
 
 def recorded(spec, encode):
