@@ -30,7 +30,8 @@ def cost_of(
         costs: of its runs.
         alone: of the same runs without a controller.
         questions: of each run, shape (E,); runs of one question are averaged first.
-        scripted: some of the agents are: there is no time of theirs, and no share of it.
+        scripted: some of the agents are: there is no time of theirs, and no share of it; nor of searches, whose
+            embeddings all arms share, so that the first one pays for them.
 
     Returns:
         JSON-able, a run: ``cost`` with calls, tokens and seconds by who spent them, and ``overhead`` with the figures
@@ -53,7 +54,7 @@ def cost_of(
         },
         "seconds": {
             "agent": None if scripted else mean(lambda run: run.agent.seconds),
-            "search": mean(lambda run: run.search),
+            "search": None if scripted else mean(lambda run: run.search),
             "controller": mean(lambda run: run.controller.seconds),
             "signals": mean(lambda run: run.signals),
             "rethinker": mean(lambda run: run.rethinker.seconds),

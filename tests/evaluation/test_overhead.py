@@ -45,7 +45,7 @@ def test_of_a_scripted_agent_no_share_is_told():
     row = cost_of(
         [RunCost(search=0.1, controller=Spent(3, 30, 2.0))], [RunCost(search=0.1)], np.array([0]), scripted=True
     )
-    assert row["cost"]["seconds"]["agent"] is None
+    assert row["cost"]["seconds"]["agent"] is row["cost"]["seconds"]["search"] is None
     assert row["cost"]["seconds"]["controller"] == 2
     assert row["cost"]["calls"]["controller"] == 3
     assert row["overhead"] == {
