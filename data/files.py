@@ -179,6 +179,8 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: byte {error.start} is not UTF-8; expected JSON text") from error
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: line {error.lineno}, column {error.colno}: {error.msg}; expected JSON") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets in brackets
+        raise DataError(f"{path}: {error}; expected JSON that can be read") from error
 
 
 def sha256_file(path: Path) -> str:
