@@ -170,6 +170,7 @@ def run_report(args: argparse.Namespace) -> int:
     from stopwise.evaluation.record import provenance
 
     check_number("--resamples", args.resamples, low=1, whole=True)
+    check_number("--seed", args.seed, low=0, whole=True)
     study = read_study(args.study)
     raters = open_raters(study, args.rater, partial=args.partial)
     inputs = {"study": study.folder / STUDY, "key": study.folder / KEY}

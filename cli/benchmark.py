@@ -1,6 +1,8 @@
 """``stopwise benchmark``: controllers on the same held-out runs, each against never_stop, paired by question."""
 
 import argparse
+import os
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -81,11 +83,12 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark, write the run folder and print the table."""
     from stopwise.data.config import load_config, plain, write_config
-    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.data.files import atomic_folder, check_folder_target, write_json
     from stopwise.evaluation.record import provenance
     from stopwise.signals.table import read_table
 
     config = load_config(BenchmarkConfig, args.config, args.overrides)
+    check_folder_target(args.out)
     if not config.controllers:
         raise UsageError(f"{args.config}: controllers is empty; name at least one, as `- kind: never_stop`")
     path = signals_path(config.signals)
@@ -103,7 +106,10 @@ def run(args: argparse.Namespace) -> int:
         write_json(folder / "result.json", result)
         write_config(folder / "config.yaml", config, command)
         if config.arena is not None:
-            _arms_folder(args.out).rename(folder / "arms")
+            # links, not a move: whatever stops the exchange of folders, the finished arms stay where they were
+            shutil.copytree(_arms_folder(args.out), folder / "arms", copy_function=_link)
+    if config.arena is not None:
+        shutil.rmtree(_arms_folder(args.out))
     if args.json:
         print_json(result | {"out": str(args.out)})
     else:
@@ -188,6 +194,7 @@ def _arena(
         if choice.rethinker is not None:
             replace(collection, rethinker=choice.rethinker)  # what cannot be run is refused before anything is
     arms = make_arms(config, table, connections)
+    _check_earlier_arms(out, [arm.name for arm in arms])
     folder = _arms_folder(out)
     record = {"format": FORMAT, "config": plain(_without_budget(config)), "info": table.info.to_json()}
     if (folder / "config.json").exists() and read_json(folder / "config.json") != record:
@@ -228,6 +235,27 @@ def _without_budget(config: BenchmarkConfig) -> BenchmarkConfig:
 def _arms_folder(out: Path) -> Path:
     """Where the arms of an unfinished arena benchmark are kept."""
     return out.with_name(f"{out.name}.arms")
+
+
+def _link(source: str, target: str) -> None:
+    """Give a file a second name; where the file system knows no such thing, copy it."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
+
+
+def _check_earlier_arms(out: Path, names: Sequence[str]) -> None:
+    """Refuse before the first run what the exchange of folders would refuse after the last one."""
+    from stopwise.evaluation.arena import ALONE, arm_file
+
+    ours = {arm_file(out / "arms", name).name for name in (ALONE, *names)}
+    for path in sorted((out / "arms").glob("*.parquet")):
+        if path.stem not in ours:
+            raise UsageError(
+                f"--out {out}: holds {path.relative_to(out)}, the runs of an arm that this benchmark has not; "
+                "name another folder, or move it away"
+            )
 
 
 def make_arms(config: BenchmarkConfig, table: Any, connections: Connections) -> list[Any]:

@@ -28,10 +28,12 @@ def run(args: argparse.Namespace) -> int:
     """Train and write the run: the policy, the resolved config and the record of what was tried."""
     from stopwise.controllers.package import write_package
     from stopwise.data.config import load_values, read_config
+    from stopwise.data.files import check_folder_target
     from stopwise.signals.table import read_table
     from stopwise.train.train import TrainConfig, train, uplift_file
 
     values = load_values(args.config, args.overrides)
+    check_folder_target(args.out)
     kind = values.get("kind")
     if kind == "lm":
         from stopwise.cli.train_lm import run_lm

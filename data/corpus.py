@@ -202,6 +202,8 @@ def _records(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             record = json.loads(line.rstrip("\r\n"))
         except json.JSONDecodeError as error:
             raise DataError(f"{place}, column {error.colno}: {error.msg}; expected one JSON object a line") from error
+        except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets in brackets
+            raise DataError(f"{place}: {error}; expected one JSON object a line") from error
         if not isinstance(record, dict):
             raise DataError(f"{place}: found a {type(record).__name__}; expected a JSON object")
         yield place, record

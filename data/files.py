@@ -94,12 +94,7 @@ def atomic_folder(target: Path, mark: str = "result.json") -> Iterator[Path]:
         UsageError: `target` is a file, holds something else, or cannot be written.
     """
     target = Path(target)
-    if target.exists() and not target.is_dir():
-        raise UsageError(f"{target}: is a file; expected a folder to write; name another path")
-    if target.is_dir() and not (target / mark).is_file() and any(target.iterdir()):
-        raise UsageError(
-            f"{target}: holds other files and no {mark}; expected a new or empty folder; name another path"
-        )
+    check_folder_target(target, mark)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".part", dir=target.parent))
@@ -129,6 +124,23 @@ def atomic_folder(target: Path, mark: str = "result.json") -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(retired, ignore_errors=True)
+
+
+def check_folder_target(target: Path, mark: str = "result.json") -> None:
+    """Refuse early, before anything is worked out for it, what `atomic_folder` would refuse to replace.
+
+    Raises:
+        UsageError: `target` is a file, holds something else than an earlier result, or cannot be looked into.
+    """
+    try:
+        if target.exists() and not target.is_dir():
+            raise UsageError(f"{target}: is a file; expected a folder to write; name another path")
+        if target.is_dir() and not (target / mark).is_file() and any(target.iterdir()):
+            raise UsageError(
+                f"{target}: holds other files and no {mark}; expected a new or empty folder; name another path"
+            )
+    except OSError as error:
+        raise UsageError(f"{target}: cannot be written ({error.strerror}); name a path in a writable folder") from error
 
 
 def _would_be_lost(target: Path, partial: Path) -> str | None:
@@ -167,6 +179,8 @@ def read_json(path: Path) -> Any:
         raise DataError(f"{path}: byte {error.start} is not UTF-8; expected JSON text") from error
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: line {error.lineno}, column {error.colno}: {error.msg}; expected JSON") from error
+    except (ValueError, RecursionError) as error:  # a number of thousands of digits; brackets in brackets
+        raise DataError(f"{path}: {error}; expected JSON that can be read") from error
 
 
 def sha256_file(path: Path) -> str:

@@ -46,7 +46,14 @@ MODEL = "arena"  # stands where a replay names its intervention model
 FORMAT = 2  # of finished arms; others are not read
 AGENTS_BILL = "agents.llm_cost.json"  # what agents, rethinkers and judges of coverage have spent, in the arms' folder
 
+ALONE = "agents alone"  # the arm without a controller
+
 Progress = Callable[[str, int, int | None], None]
+
+
+def arm_file(folder: Path, name: str) -> Path:
+    """Where an arm is kept, without the endings of its files."""
+    return folder / hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,8 +149,8 @@ class ArenaBenchmark:
 
     def run(self, arm: ArenaArm | None) -> ArmRuns:
         """Run an arm over all jobs, or read it back if it was finished before; None is the agents by themselves."""
-        name = "agents alone" if arm is None else arm.arm.name
-        place = self._folder / hashlib.sha256(name.encode()).hexdigest()[:16]
+        name = ALONE if arm is None else arm.arm.name
+        place = arm_file(self._folder, name)
         if place.with_suffix(".json").exists():
             told = read_json(place.with_suffix(".json"))
             runs = tuple(read_trajectories(place.with_suffix(".parquet")))

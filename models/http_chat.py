@@ -133,7 +133,7 @@ class HttpChat:
             raise _refusal(status, text, response.headers.get("retry-after"))
         try:
             return json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ChatFailure("bad JSON", f"the reply is not JSON ({error}); found {_shown(text)}") from None
 
 

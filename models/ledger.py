@@ -178,7 +178,10 @@ def read_bill(path: Path) -> dict[str, Any]:
 def _is_bill(value: Any) -> bool:
     rows = [value.get(part) for part in PARTS] if isinstance(value, dict) else [None]
     names = {entry.name for entry in fields(Account)}
-    return all(isinstance(row, dict) and all(set(account) == names for account in row.values()) for row in rows)
+    accounts = [account for row in rows if isinstance(row, dict) for account in row.values()]
+    return all(isinstance(row, dict) for row in rows) and all(
+        isinstance(account, dict) and set(account) == names for account in accounts
+    )
 
 
 def read_bills(path: Path) -> dict[str, dict[str, Any]]:

@@ -85,9 +85,15 @@ class CollectConfig:
             raise UsageError(f"llm: is needed by {who}; see configs/llm.yaml")
         if self.uses_llm and self.workers > 1:
             raise UsageError("workers: one process keeps to the budget of a language model; expected 1")
-        for name in ("runs", "k", "group", "workers"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name}: {getattr(self, name)}; expected 1 or more")
+        twice = [name for name in self.agents if self.agents.count(name) > 1]
+        if twice:
+            raise UsageError(
+                f"agents: {twice[0]} is named twice; its runs would be the same; `runs` makes more of each"
+            )
+        for name in ("questions", "runs", "k", "group", "workers"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name}: {value}; expected 1 or more")
         if self.branch is not None and self.controller is not None:
             raise UsageError("branch: runs are branched without a controller; leave one of the two out")
         if self.controller is not None and (self.controller.kind is None) == (self.controller.policy is None):

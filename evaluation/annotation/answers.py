@@ -74,6 +74,8 @@ class Answers:
             raise DataError(f"{self.path}: holds no answers of version {VERSION}; move it away")
         if found.get("study_sha256") != self.study.sha256 or found.get("rater") != self.rater:
             raise DataError(f"{self.path}: holds answers to another study, or of another rater; move it away")
+        if not isinstance(found.get("answers"), dict):
+            raise DataError(f"{self.path}: holds no `answers` by number; move it away")
         answers: dict[int, dict[str, Any]] = {}
         for number, answer in found["answers"].items():
             wrong = what_is_wrong(answer)

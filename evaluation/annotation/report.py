@@ -13,10 +13,11 @@ import numpy as np
 from stopwise.data.errors import DataError, UsageError
 from stopwise.evaluation.agreement import agreement
 from stopwise.evaluation.annotation.answers import COMMENT, Answers, raters_of
-from stopwise.evaluation.annotation.study import CRITERIA, Study, read_key
+from stopwise.evaluation.annotation.study import CRITERIA, KEY, Study, read_key
 from stopwise.evaluation.bootstrap import QuestionBootstrap, percentile_interval
 from stopwise.evaluation.statistics import compare
 
+_OF_ITEM = {"method": str, "question_id": str, "trajectory": str, "step": int}  # what the key says of each
 BOTH = "correct_by_both"  # the paper's measure
 
 
@@ -123,6 +124,10 @@ def key_items(study: Study) -> dict[int, dict[str, Any]]:
     items = read_key(study)["items"]
     if len(items) != len(study.items):
         raise DataError(f"{study.folder}: the key tells {len(items)} items, the study {len(study.items)}")
+    for number, item in enumerate(items, start=1):
+        for name, kind in _OF_ITEM.items():
+            if not isinstance(item, dict) or type(item.get(name)) is not kind:
+                raise DataError(f"{study.folder / KEY}: item {number}: has no {name}; put the file back that was made")
     return dict(enumerate(items, start=1))
 
 

@@ -7,6 +7,7 @@ nothing and run nothing, so that a logged text that gets past the escaping still
 
 import re
 import secrets
+import sys
 from collections.abc import Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -48,6 +49,11 @@ class RaterServer(ThreadingHTTPServer):
         except (OSError, OverflowError) as error:
             reason = getattr(error, "strerror", None) or error
             raise UsageError(f"--port {port}: cannot be listened on ({reason}); name another, or 0 for any") from error
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A browser that left before its page was sent is no news; anything else is told."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
 
     @property
     def url(self) -> str:

@@ -133,17 +133,29 @@ def _sources(path: Path, given: str | None) -> list[Source]:
         raise DataError(f"{path}: holds neither a finished collection nor the arms of a benchmark in the arena")
     if given is not None:
         raise UsageError(f"{given}={path}: a benchmark holds several methods; leave the name out, and see --method")
-    return [Source(read_json(arm)["arm"], arm.with_suffix(".parquet"), optional=True) for arm in finished]
+    return [Source(_name_of(arm), arm.with_suffix(".parquet"), optional=True) for arm in finished]
+
+
+def _name_of(arm: Path) -> str:
+    """What an arm's record calls it."""
+    record = read_json(arm)
+    if not isinstance(record, dict) or not isinstance(record.get("arm"), str):
+        raise DataError(f"{arm}: is no record of an arm; run the benchmark again")
+    return record["arm"]
 
 
 def _controller_of(folder: Path) -> str:
     """What a collection's record calls its controller."""
     if not (folder / TRAJECTORIES).is_file():
         raise DataError(f"{folder}: the collection is not finished; call `stopwise collect` again")
-    choice = read_json(folder / RECORD).get("controller")
+    record = read_json(folder / RECORD)
+    choice = record.get("controller") if isinstance(record, dict) else {}
     if choice is None:
         raise DataError(f"{folder}: was collected without a controller, so nothing was suggested")
-    return choice["kind"] or Path(choice["policy"]).name
+    name = (choice.get("kind") or choice.get("policy")) if isinstance(choice, dict) else None
+    if not isinstance(name, str):
+        raise DataError(f"{folder / RECORD}: names no controller; say METHOD={folder}")
+    return name if choice.get("kind") else Path(name).name
 
 
 def guided_steps(source: Source) -> Iterator[Guided]:

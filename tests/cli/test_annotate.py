@@ -128,6 +128,7 @@ def test_from_runs_to_figures(place, answer, command):
         (("rate", "runs", "--rater", "ann"), 1, "runs: holds no study.json; make a study with"),
         (("report", "runs"), 1, "runs: holds no study.json"),
         (("export", "runs", "--out", "x.csv"), 1, "runs: holds no study.json"),
+        (("report", "runs", "--seed", "-1"), 2, "--seed: -1; expected a whole number of 0 or more"),
         (("rate", "runs"), 2, "required: --rater"),
         ((), 2, "required: STEP"),
     ],

@@ -79,6 +79,30 @@ def test_every_row_names_its_models_and_bills_stand_apart(config, answer, comman
     assert "controllers" not in json.dumps(result["agents_llm"])
 
 
+def test_the_arms_of_another_benchmark_are_kept_and_told_at_once(config, answer, command, server, tmp_path):
+    answer("benchmark", config(), "--out", "run")
+    assert not (tmp_path / "run.arms").exists()
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    asked = len(server.requests)
+    words = ("benchmark", config(controllers=[{"kind": "never_stop"}]), "--out", "run")
+    status, out, err = command(*words)
+    assert (status, out) == (2, "")
+    assert "the runs of an arm that this benchmark has not; name another folder, or move it away" in err
+    assert len(server.requests) == asked
+    assert before == {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    answer("benchmark", config(), "--out", "run")  # the same benchmark anew replaces it
+
+
+def test_finished_arms_outlive_a_result_that_cannot_be_written(config, command, tmp_path, monkeypatch):
+    def lost(target, partial):  # of the run alone: the arms' policies are folders, too
+        return "kept.txt" if target.name == "run" else None
+
+    monkeypatch.setattr("stopwise.data.files._would_be_lost", lost)
+    status, _, err = command("benchmark", config(), "--out", "run")
+    assert (status, "kept.txt, which this command does not write" in err) == (2, True)
+    assert len(list((tmp_path / "run.arms").glob("*.parquet"))) == 2
+
+
 def test_a_rethinker_without_a_model_is_refused_at_once(config, command, server):
     rows = [{"kind": "never_stop"}, {"kind": "heuristic", "rethinker": {"kind": "llm"}}]
     arena = {"corpus": "world", "agents": ["quitter"], "questions": 1, "retriever": "bm25"}

@@ -208,6 +208,9 @@ def test_out_that_cannot_be_written(fails):
     assert "is a file; expected a folder" in fails(2, "train", "train.yaml", "--out", "text")
     assert "is a file; expected a folder" in fails(2, "benchmark", "benchmark.yaml", "--out", "text")
     assert "is a file; expected a folder" in fails(2, "export", "run", "--out", "text")
+    for name in ("train", "benchmark"):  # before hours of work, not after them
+        assert "is a file; expected" in fails(2, name, f"{name}.yaml", "signals=nowhere", "--out", "text")
+        assert "holds other files" in fails(2, name, f"{name}.yaml", "signals=nowhere", "--out", "folder")
     assert "cannot be written" in fails(2, "train", "train.yaml", "--out", "text/out")
     assert "cannot be written" in fails(2, "signals", "logs.parquet", "--only", "Nov", "--out", "text/out")
 

@@ -79,7 +79,9 @@ def test_a_benchmark_of_driven_agents_holds_two(tmp_path, command, answer):
 def test_what_has_no_bill(tmp_path, command):
     (tmp_path / "run").mkdir()
     (tmp_path / "bad.llm_cost.json").write_text(json.dumps({"operation": {"agent": {"calls": 1}}, "evaluation": {}}))
+    (tmp_path / "odd.llm_cost.json").write_text(json.dumps({"operation": {"agent": None}, "evaluation": {}}))
     for path, message in (
+        ("odd.llm_cost.json", "holds no bill of a language model"),
         ("run", "has no bill"),
         ("none", "no such file or folder"),
         ("bad.llm_cost.json", "holds no bill of a language model"),

@@ -54,6 +54,8 @@ def test_failed_write_leaves_the_old_corpus(tmp_path: Path) -> None:
     ("line", "message"),
     [
         ("{", "corpus.jsonl: line 2, column 2"),
+        ("[" * 100_000, "corpus.jsonl: line 2: maximum recursion"),
+        ("9" * 5000, "corpus.jsonl: line 2: Exceeds the limit"),
         ("[1]", "corpus.jsonl: line 2: found a list; expected a JSON object"),
         ('{"_id": "d2"}', "corpus.jsonl: line 2: 'text' is missing"),
         ('{"_id": 2, "text": "x"}', "corpus.jsonl: line 2: '_id' is a int"),

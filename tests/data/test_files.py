@@ -196,6 +196,8 @@ def test_what_is_not_json_is_refused_and_the_old_file_stays(tmp_path, value):
         (b'{"a": 1,\n "b": }', "line 2, column 7: Expecting value"),
         (b'{"a": 1', "line 1, column 8"),
         (b'{"a": "\xff"}', "byte 7 is not UTF-8"),
+        (b"[" * 100_000, "recursion"),
+        (b"9" * 5000, "digits"),
     ],
 )
 def test_a_bad_json_file_is_named_with_its_place(tmp_path, content, message):

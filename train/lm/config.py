@@ -134,6 +134,9 @@ class LmConfig:
                 check_number(name, getattr(self, name), low=2, whole=True)
         for price in self.prices:
             check_number("prices", price, low=0)
+        folders = [f"{price:g}" for price in self.prices]  # a policy for each lies in prices/PRICE
+        if len(set(folders)) < len(folders):
+            raise UsageError(f"prices: {', '.join(folders)}; expected each once")
         if self.intervention == "uplift" and self.uplift is None:
             raise UsageError("intervention uplift: needs `uplift: RUN`, a run of `stopwise train configs/uplift.yaml`")
         if self.intervention != "uplift" and self.uplift is not None:

@@ -279,6 +279,11 @@ def test_what_cannot_be_run_is_refused(config):
         replace(config, react=(ReactConfig("chaser"),), agents=("chaser",))
     with pytest.raises(UsageError, match=r"expected some of chaser, .*, react"):
         replace(config, agents=("other",))
+    with pytest.raises(UsageError, match="agents: chaser is named twice; its runs would be the same"):
+        replace(config, agents=("chaser", "quitter", "chaser"))
+    for count in (0, -3):  # a slice of -3 would quietly take all questions but three
+        with pytest.raises(UsageError, match=f"questions: {count}; expected 1 or more"):
+            replace(config, questions=count)
 
 
 def test_bills_are_added():

@@ -192,6 +192,16 @@ def test_what_cannot_be_saved_is_told(serve, study):
     assert "could not be saved" in text
 
 
+def test_a_browser_that_leaves_is_no_news(serve, capsys):
+    server = serve()
+    for error, told in ((BrokenPipeError(), False), (ConnectionResetError(), False), (KeyError("x"), True)):
+        try:
+            raise error
+        except (OSError, KeyError):
+            server.handle_error(None, ("127.0.0.1", 1))
+        assert ("Traceback" in capsys.readouterr().err) == told
+
+
 def test_a_port_that_is_taken(serve, study):
     taken = serve().server_address[1]
     for port in (taken, 70000, -1):

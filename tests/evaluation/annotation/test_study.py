@@ -113,6 +113,12 @@ def test_where_runs_come_from(tmp_path):
         write_json(tmp_path / "bench" / "arms" / f"{arm[:2]}.json", {"arm": arm})
         write_trajectories(tmp_path / "bench" / "arms" / f"{arm[:2]}.parquet", [])
 
+    for name, record in (("odd", {"controller": {"kind": None}}), ("list", [])):
+        write_json(tmp_path / name / "collection.json", record)
+        write_trajectories(tmp_path / name / "trajectories.parquet", [])
+    write_json(tmp_path / "cut" / "arms" / "one.json", {"counts": []})
+    write_trajectories(tmp_path / "cut" / "arms" / "one.parquet", [])
+
     def methods(*words):
         return [source.method for source in sources_of([word.replace("@", f"{tmp_path}/") for word in words])]
 
@@ -128,6 +134,9 @@ def test_where_runs_come_from(tmp_path):
         (("x=@bench",), "a benchmark holds several methods"),
         (("=@one",), "names no method"),
         (("@",), "holds neither a finished collection nor the arms"),
+        (("@odd",), r"collection.json: names no controller; say METHOD="),
+        (("@list",), r"collection.json: names no controller"),
+        (("@cut",), "is no record of an arm"),
     ):
         with pytest.raises((DataError, UsageError), match=message):
             methods(*words)
@@ -184,6 +193,26 @@ def test_answers_belong_to_one_study_and_one_rater(study, sources, tmp_path):
     for name in ("../x", "Ann", "", "a b", "-x"):
         with pytest.raises(UsageError, match="small letters"):
             Answers(study, name)
+
+
+@pytest.mark.parametrize("answers", [None, [GOOD], "x"])
+def test_a_damaged_file_of_answers_is_named(study, answers):
+    record = Answers(study, "ann")
+    record.put(1, GOOD)
+    write_json(record.path, json.loads(record.path.read_text()) | {"answers": answers})
+    with pytest.raises(DataError, match=r"ann.json: holds no `answers` by number"):
+        Answers(study, "ann")
+
+
+@pytest.mark.parametrize("change", [{"method": None}, {"question_id": [1]}, {"step": "1"}, None])
+def test_an_edited_key_is_named(study, change):
+    key = json.loads((study.folder / KEY).read_text())
+    key["items"][2] = 3 if change is None else key["items"][2] | change
+    write_json(study.folder / KEY, key)
+    Answers(study, "ann").put(1, GOOD)
+    for tell in (report, rows):
+        with pytest.raises(DataError, match=r"key.json: item 3: has no (method|question_id|step);"):
+            tell(study, [Answers(study, "ann")])
 
 
 def test_the_report_by_hand(study):

@@ -216,6 +216,7 @@ class TestRefused:
         ("changes", "message"),
         [
             ({"prices": (0.01, -0.1)}, "prices: -0.1; expected a number of 0 or more"),
+            ({"prices": (0.01, 0.1, 0.01)}, "prices: 0.01, 0.1, 0.01; expected each once"),
             ({"runs": 1}, "runs: 1"),
             ({"intervention": "uplift"}, "needs `uplift: RUN`"),
             ({"uplift": "runs/uplift"}, "leave one of them out"),
