@@ -193,7 +193,7 @@ def _wanted(run: Trajectory, config: MemoryConfig) -> bool:
 
 def _survey(runs: Iterable[Trajectory], config: MemoryConfig) -> tuple[Counter[str], dict[str, int]]:
     """How many runs there are by label, and how many are left out and why."""
-    left_out = dict.fromkeys(
+    left_out: dict[str, int] = dict.fromkeys(
         (
             "runs of other splits",
             "runs of other agents or datasets",

@@ -103,7 +103,9 @@ def test_a_policy_for_each_price(place, command):
     for price in (0.01, 0.2):
         assert f"at a search price of {price:g}: recall " in out
         policy = load(place / f"runs/priced/prices/{price:g}/policy")
-        assert policy.package.controller.rendering.price == price
+        controller = policy.package.controller
+        assert isinstance(controller, SmallLM)
+        assert controller.rendering.price == price
 
 
 def test_grpo_from_a_finished_run(trained, place, answer):

@@ -97,7 +97,7 @@ def train_lm(
     learned = learn_stages(config, table, prepared, work, progress)
     # what is deployed computes in float32, in whatever precision it was trained; so thresholds are chosen in float32
     trunk = learned.trunk if config.precision == "float32" else frozen_trunk(learned.network, config.lora)
-    trained = {
+    trained: dict[Method, Trained] = {
         stage: _finish(stage, arrays, result, prepared, config, table, trunk)
         for stage, (arrays, result) in learned.stages.items()
     }
