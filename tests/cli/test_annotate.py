@@ -8,6 +8,7 @@ import subprocess
 import sys
 import urllib.request
 from contextlib import contextmanager
+from functools import partial
 from urllib.parse import urlencode
 
 import pytest
@@ -40,7 +41,9 @@ def rating(rater):
     """The address of a rater's server; it is killed at the end unless it has ended."""
     words = ["annotate", "rate", "study", "--rater", rater, "--port", "0", "--json"]
     command = [sys.executable, "-m", "stopwise.cli", *words]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    # a shell starts background jobs with SIGINT ignored, and a child inherits that
+    attended = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=attended)
     assert process.stdout is not None
     try:
         yield json.loads(process.stdout.readline()), process
