@@ -47,11 +47,10 @@ def main() -> None:
     config = load_config(LmConfig, args.config, [*args.overrides, "method=exact"])
     path = signals_path(config.signals)
     table = read_table(path)
+    trunk = warm(config, table)
     seeds = []
-    trunk = None
     for seed in args.seeds:
         exact, _ = part(replace(config, seed=seed), table, args.work / f"{seed}-exact")
-        trunk = trunk or warm(config, table)
         start = args.work / f"{seed}-exact"  # its folder holds the supervised start as well
         trials = {}
         for rate in args.rates:
@@ -63,7 +62,8 @@ def main() -> None:
         seeds.append(compare(seed, exact, whole) | {"trials": trials, "rate": best})
         say(f"seed {seed}: {seeds[-1]['text']}")
     command = ["python", "benchmarks/exact_vs_grpo.py", str(args.config), *args.overrides]
-    command += ["--work", "WORK", "--minutes", f"{args.minutes:g}", "--out", str(args.out)]
+    command += ["--work", "WORK", "--minutes", f"{args.minutes:g}", "--rates", *(f"{rate:g}" for rate in args.rates)]
+    command += ["--seeds", *map(str, args.seeds), "--out", str(args.out)]
     write_json(args.out, provenance(command, plain(config), {"signals": path}) | {"seeds": seeds})
 
 

@@ -73,7 +73,7 @@ def main() -> None:
     base = load_causal_lm(args.base, dtype=args.dtype)
     network = base.network
     spec = RenderingSpec(DEFAULT_SIGNALS, fit_edges(table, DEFAULT_SIGNALS), 2, 0.01)
-    tokens = Tokens(spec, lambda text: base.tokenizer.encode(text, add_special_tokens=False))
+    tokens = Tokens(spec, base.encode)
     sample = sample_runs(table, args.episodes, "speed")
     episodes = make_episodes(sample, tokens, Reward(), Guards(max_interventions=2), Noop())
     longest = max(episode.tokens for episode in episodes)

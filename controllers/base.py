@@ -3,7 +3,7 @@
 import copy
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -105,10 +105,10 @@ class Controller(ABC):
         """Forget the last run and start another one under `seed`."""
         self._seed = seed
 
-    def foresee(self, rows: Sequence[SignalRow]) -> bool:
+    def foresee(self, rows: Iterable[SignalRow]) -> bool:
         """Told, in a replay, all rows that a run may show: compute at once what would be computed one by one.
 
-        What it decides must not change by it. Returns whether it did anything.
+        What it decides must not change by it. Returns whether it did anything; rows are made as they are looked at.
         """
         return False
 

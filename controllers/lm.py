@@ -5,7 +5,7 @@ matrices) are plain arrays in the policy package and are merged into it when it 
 """
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
 
@@ -109,7 +109,7 @@ class SmallLM(Controller):
         self._logits: NDArray[np.float64] | None = None  # (M + 1, 3) at the last row
         self._foreseen: list[tuple[list[int], NDArray[np.float64]]] = []  # ids and logits of each row, see `foresee`
 
-    def foresee(self, rows: Sequence[SignalRow]) -> bool:
+    def foresee(self, rows: Iterable[SignalRow]) -> bool:
         """One pass over a run's rows in place of one a decision; a causal network reads nothing of later rows."""
         self.prepare()
         stream = RowStream(self._scorer.tokens)
@@ -202,7 +202,7 @@ class Scorer:
                 f"{self._base.sha256}; bring that model, or train again"
             )
         merge(loaded.network, self._weights, self._scaling)
-        self.tokens = Tokens(self._spec, lambda text: loaded.tokenizer.encode(text, add_special_tokens=False))
+        self.tokens = Tokens(self._spec, loaded.encode)
         self.network = loaded.network
 
     def begin(self, start: int) -> Reading:

@@ -2,7 +2,7 @@
 
 import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -26,9 +26,7 @@ class Counts:
     calls: int = 0  # model calls of the controller
     tokens: int = 0
     seconds: float = 0.0  # wall-clock time of all decisions
-    foreseen: bool = (
-        False  # the controller computed on the whole run at once, so `seconds` says nothing of one decision
-    )
+    foreseen: bool = False  # the run was computed at once: `seconds` says nothing of one decision
     failures: int = 0  # decisions that failed and became continue, or did without a model's reply that failed
     last_failure: str | None = None
     failure_kinds: dict[str, int] = field(default_factory=dict)  # of these failures
@@ -73,7 +71,7 @@ class ControlSession:
         spec = self.controller.features
         self._builder = FeatureBuilder(spec) if spec is not None else None
 
-    def foresee(self, rows: Sequence[SignalRow]) -> None:
+    def foresee(self, rows: Iterable[SignalRow]) -> None:
         """Tell the controller, in a replay, all rows that the run may show; its time counts as that of decisions."""
         started = time.perf_counter()
         self.counts.foreseen = self.controller.foresee(rows)

@@ -71,7 +71,7 @@ def rollout(
         own_seed = run_seed(seed, episode.id)
         session.begin(own_seed)
         if env.intervention.name != "retrieve":  # which rewrites the rows
-            session.foresee([table.row(number) for number in range(table.offsets[index], table.offsets[index + 1])])
+            session.foresee(table.row(number) for number in range(table.offsets[index], table.offsets[index + 1]))
         # the environment draws only where an intervention model does
         _, info = env.reset(seed=own_seed, options={"episode": index})
         value, over = 0.0, False

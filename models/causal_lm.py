@@ -26,6 +26,10 @@ class CausalLM:
     tokenizer: Any  # transformers.PreTrainedTokenizerBase
     source: str  # what it was loaded from: a folder, or a Hugging Face id
 
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, without special tokens."""
+        return self.tokenizer.encode(text, add_special_tokens=False)
+
     @cached_property
     def sha256(self) -> str:
         """Of the weight files; computed at the first call, since only policies need it.

@@ -15,9 +15,7 @@ NOTHING = Spent()
 class RunCost:
     """Calls, tokens and seconds of one run; replies from a cache cost what they cost when they were made."""
 
-    agent: Spent = (
-        NOTHING  # turns, notes, the answer at a stop; not the probes for the log; nothing where it is scripted
-    )
+    agent: Spent = NOTHING  # turns, notes, the answer at a stop, not the probes for the log; nothing if scripted
     search: float = 0.0  # seconds in the retriever
     controller: Spent = NOTHING  # decisions, and the signals that they rest on with their judge's calls
     signals: float = 0.0  # of the controller's seconds, those of its signals

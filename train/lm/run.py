@@ -101,20 +101,17 @@ def train_lm(
         stage: _finish(stage, arrays, result, prepared, config, table, trunk)
         for stage, (arrays, result) in learned.stages.items()
     }
-    last = trained[config.stages()[-1]]
-    frontier = {
-        price: _finish(
-            config.stages()[-1],
-            last.arrays,
-            last.result,
-            _at_price(prepared, config, table, price),
-            replace(config, reward=replace(config.reward, search=price)),
-            table,
-            trunk,
-        )
-        for price in config.prices
-    }
-    trained[config.stages()[-1]] = replace(last, at_prices=frontier)
+    stage = config.stages()[-1]
+    last = trained[stage]
+    frontier: dict[float, Trained] = {}
+    for price in config.prices:
+        if price == config.reward.search:
+            frontier[price] = last
+            continue
+        told = replace(config, reward=replace(config.reward, search=price))
+        at_price = _at_price(prepared, told, table)
+        frontier[price] = _finish(stage, last.arrays, last.result, at_price, told, table, trunk)
+    trained[stage] = replace(last, at_prices=frontier)
     return trained, _record(config, prepared, trained, learned.network)
 
 
@@ -182,16 +179,12 @@ def prepare(config: LmConfig, table: SignalTable) -> Prepared:
         price=config.reward.search,
         context_rows=config.context_rows,
     )
-
-    def encode(text: str) -> Sequence[int]:
-        return base.tokenizer.encode(text, add_special_tokens=False)
-
-    tokens = Tokens(spec, encode)
+    tokens = Tokens(spec, base.encode)
     sample = sample_runs(parts["train"], config.runs, "train")
     training: list[LmEpisode] = []
     priced = at_prices(spec, config.reward, config.prices or (config.reward.search,))
     for number, (at_price, reward) in enumerate(priced):
-        here = Tokens(at_price, encode)
+        here = Tokens(at_price, base.encode)
         if len(here.header) != len(tokens.header):
             raise UsageError(
                 f"prices: {at_price.price:g} takes {len(here.header)} tokens of {config.base} in the header and "
@@ -221,15 +214,11 @@ def prepare(config: LmConfig, table: SignalTable) -> Prepared:
     )
 
 
-def _at_price(prepared: Prepared, config: LmConfig, table: SignalTable, price: float) -> Prepared:
-    """What a policy is finished on at another search price: its header, and validation runs at that price."""
-    base = prepared.base
-    tokens = Tokens(
-        prepared.tokens.spec.at_price(price), lambda text: base.tokenizer.encode(text, add_special_tokens=False)
-    )
+def _at_price(prepared: Prepared, config: LmConfig, table: SignalTable) -> Prepared:
+    """What a policy is finished on at a config's search price: its header, and validation runs at that price."""
+    tokens = Tokens(prepared.tokens.spec.at_price(config.reward.search), prepared.base.encode)
     known = table.select(table.has_gold & (table.lengths > 0)).split("val")
-    reward = replace(config.reward, search=price)
-    validation = make_episodes(known, tokens, reward, config.guards, _intervention(config))
+    validation = make_episodes(known, tokens, config.reward, config.guards, _intervention(config))
     return replace(prepared, tokens=tokens, validation=validation)
 
 
@@ -340,10 +329,7 @@ def _record(config: LmConfig, prepared: Prepared, trained: Mapping[Method, Train
         "stages": {
             stage: asdict(part.result) | {"thresholds": asdict(part.thresholds)} for stage, part in trained.items()
         },
-        "frontier": [
-            {"price": price} | {name: value for name, value in asdict(part.thresholds).items()}
-            for price, part in last.at_prices.items()
-        ],
+        "frontier": [{"price": price} | asdict(part.thresholds) for price, part in last.at_prices.items()],
         "base": {"name": prepared.base.name, "sha256": prepared.base.sha256},
         "parameters": {
             "trained": sum(p.numel() for p in network.parameters() if p.requires_grad),

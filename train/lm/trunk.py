@@ -13,9 +13,7 @@ import torch
 from stopwise.train.lm.config import LoraOptions
 
 HEAD = 48  # tokens by which sequences are told apart before they are compared whole
-
-
-BLOCK = 64  # tokens
+BLOCK = 64  # tokens, see `kernel_length`
 
 
 def kernel_length(tokens: int) -> int:
@@ -56,9 +54,8 @@ class FrozenTrunk:
                 return states[: len(wanted)]
         device = next(self._decoder.parameters()).device
         with torch.inference_mode(), self._part(slice(0, self._first), bare_end=True):
-            padding = [0] * (
-                kernel_length(len(wanted)) - len(wanted)
-            )  # to the right: a causal decoder never looks there
+            # to the right, where a causal decoder never looks
+            padding = [0] * (kernel_length(len(wanted)) - len(wanted))
             given = torch.tensor([[*wanted, *padding]], device=device)
             states = self._decoder(given, use_cache=False).last_hidden_state[0, : len(wanted)].float()
         states = states.clone()  # an inference tensor cannot take part in a backward pass
