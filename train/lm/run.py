@@ -140,7 +140,8 @@ def learn_stages(
     network = trainable(prepared.base, config.lora, config.seed)
     if config.start is not None:
         restore(network, config.lora, _start_arrays(config, prepared))
-    trunk = frozen_trunk(network, config.lora) if known is None else known.bind(network)
+    bf16 = config.precision == "bf16"
+    trunk = frozen_trunk(network, config.lora, bf16=bf16) if known is None else known.bind(network)
     stages: dict[Method, tuple[Arrays, StageResult]] = {}
     for stage in config.stages():
         done = work / f"{stage}.json"
@@ -242,9 +243,12 @@ def _targets(
 
 @contextlib.contextmanager
 def matmul_precision(precision: Precision) -> Iterator[None]:
-    """Inside, products of float32 matrices may go through bf16, if `precision` says so."""
+    """Inside, products of float32 matrices may go through bf16, if `precision` says so.
+
+    Under autocast too: what it leaves in float32 may as well, and runs are padded for the kernels of a CPU.
+    """
     before = torch.get_float32_matmul_precision()
-    if precision == "bf16_matmul":
+    if precision != "float32":
         torch.set_float32_matmul_precision("medium")
     try:
         yield

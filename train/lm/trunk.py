@@ -28,22 +28,31 @@ def kernel_length(tokens: int) -> int:
 class FrozenTrunk:
     """Hidden states before layer `first` of a decoder, by token ids; shared by networks with the same lower layers."""
 
-    def __init__(self, network: Any, first: int, known: dict[tuple[int, ...], list[Any]] | None = None) -> None:
+    def __init__(
+        self,
+        network: Any,
+        first: int,
+        known: dict[tuple[int, ...], list[Any]] | None = None,
+        *,
+        bf16: bool = False,
+    ) -> None:
         """Bind to a network.
 
         Args:
             network: a causal language model, or one with a peft adapter; its decoder has ``layers`` and ``norm``.
             first: the lowest layer that is trained.
             known: hidden states that another network has already computed.
+            bf16: compute under autocast, as accelerate does what lies above; it wraps whole networks only.
         """
         bare = network.get_base_model() if hasattr(network, "peft_config") else network
         self._decoder = bare.get_decoder()
         self._first = first
         self._known: dict[tuple[int, ...], list[Any]] = {} if known is None else known
+        self._bf16 = bf16
 
     def bind(self, network: Any) -> "FrozenTrunk":
         """The same hidden states for another network whose layers below `first` have the same weights."""
-        return FrozenTrunk(network, self._first, self._known)
+        return FrozenTrunk(network, self._first, self._known, bf16=self._bf16)
 
     def hidden(self, ids: Sequence[int]) -> torch.Tensor:
         """Hidden states (tokens, width) of a sequence; those of a prefix are taken from the longer one."""
@@ -53,7 +62,8 @@ class FrozenTrunk:
             if known[: len(wanted)] == wanted:
                 return states[: len(wanted)]
         device = next(self._decoder.parameters()).device
-        with torch.inference_mode(), self._part(slice(0, self._first), bare_end=True):
+        precision = torch.autocast(device.type, torch.bfloat16, enabled=self._bf16)
+        with torch.inference_mode(), precision, self._part(slice(0, self._first), bare_end=True):
             # to the right, where a causal decoder never looks
             padding = [0] * (kernel_length(len(wanted)) - len(wanted))
             given = torch.tensor([[*wanted, *padding]], device=device)
@@ -80,7 +90,7 @@ class FrozenTrunk:
             self._decoder.layers, self._decoder.norm = layers, norm
 
 
-def frozen_trunk(network: Any, lora: LoraOptions | None) -> FrozenTrunk | None:
+def frozen_trunk(network: Any, lora: LoraOptions | None, *, bf16: bool = False) -> FrozenTrunk | None:
     """The trunk of a network whose adapter sits on the last layers only; None where there is nothing to save.
 
     None too for decoders that are not a plain list of layers with a norm after it.
@@ -91,4 +101,4 @@ def frozen_trunk(network: Any, lora: LoraOptions | None) -> FrozenTrunk | None:
     decoder = bare.get_decoder()
     plain = hasattr(decoder, "layers") and hasattr(decoder, "norm")
     first = bare.config.num_hidden_layers - lora.layers
-    return FrozenTrunk(network, first) if plain and first > 0 else None
+    return FrozenTrunk(network, first, bf16=bf16) if plain and first > 0 else None

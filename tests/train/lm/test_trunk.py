@@ -123,3 +123,20 @@ def test_only_products_in_bf16_are_padded():
         assert [kernel_length(length) for length in (1, 64, 65)] == [64, 64, 128]
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_frozen_layers_are_computed_as_the_rest_is_under_autocast(learner):
+    """accelerate wraps the forward pass of a whole network; what goes past it must not stay in float32."""
+    network, _, episodes = learner
+    ids = episodes[0].parts[0].ids
+    plain, halved = (frozen_trunk(network, LAST, bf16=bf16) for bf16 in (False, True))
+    assert plain is not None
+    assert halved is not None
+    seen = []
+    watched = next(m for m in network.get_base_model().get_decoder().layers[0].modules() if type(m) is torch.nn.Linear)
+    handle = watched.register_forward_hook(lambda module, given, made: seen.append(made.dtype))
+    states = halved.bind(network).hidden(ids)
+    handle.remove()
+    assert seen == [torch.bfloat16]
+    assert states.dtype == torch.float32
+    assert states.numpy() == pytest.approx(plain.hidden(ids).numpy(), rel=0.05, abs=0.05)
