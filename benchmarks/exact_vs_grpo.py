@@ -20,11 +20,11 @@ from stopwise.cli.output import say, signals_path
 from stopwise.data.config import load_config, plain
 from stopwise.data.files import write_json
 from stopwise.evaluation.record import provenance
+from stopwise.models.trunk import FrozenTrunk
 from stopwise.signals.table import read_table
 from stopwise.train.lm.config import GrpoOptions, LmConfig
-from stopwise.train.lm.network import trainable
+from stopwise.train.lm.network import frozen_trunk, trainable
 from stopwise.train.lm.run import learn_stages, matmul_precision, prepare
-from stopwise.train.lm.trunk import FrozenTrunk, frozen_trunk
 
 RATES = (3e-5, 1e-4, 3e-4)  # of GRPO
 TRIAL_SHARE = 0.1  # of its time, for each

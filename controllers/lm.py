@@ -5,6 +5,7 @@ matrices) are plain arrays in the policy package and are merged into it when it 
 """
 
 import copy
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, ClassVar
@@ -115,7 +116,7 @@ class SmallLM(Controller):
         stream = RowStream(self._scorer.tokens)
         ids = [stream.push(row) for row in rows]
         for start, decided, stop in contexts(len(ids), self.rendering.context_rows):
-            found = self._scorer.append(self._scorer.begin(start), ids[start:stop])
+            found = self._scorer.read(start, ids[start:stop])
             self._foreseen += zip(ids[decided:stop], found[decided - start :], strict=True)
         return True
 
@@ -188,6 +189,7 @@ class Scorer:
         self._base, self._weights, self._scaling, self._spec = base, weights, scaling, rendering
         self.network: Any = None
         self._header: Any = None  # cache of the header alone
+        self._trunk: Any = None  # layers that training left alone, where they are the lowest ones
 
     def load(self) -> None:
         """Load the base and merge; see `SmallLM.prepare`."""
@@ -204,6 +206,30 @@ class Scorer:
         merge(loaded.network, self._weights, self._scaling)
         self.tokens = Tokens(self._spec, loaded.encode)
         self.network = loaded.network
+        from stopwise.models.trunk import FrozenTrunk, has_plain_layers, shared_states
+
+        first = lowest_layer(self._weights)
+        if first > 0 and has_plain_layers(self.network):
+            known = shared_states(self._base.sha256, first, str(self.network.device))
+            self._trunk = FrozenTrunk(self.network, first, known)
+
+    def read(self, start: int, rows: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+        """Read a whole context, rows from `start` on; the logits (R, M + 1, 3) as of `append`.
+
+        What layers below the adapter make of it is kept for all policies over this base: in a benchmark of several, the
+        first pays for it.
+        """
+        if self._trunk is None:
+            return self.append(self.begin(start), rows)
+        import torch
+
+        header = self.tokens.header
+        keep = torch.tensor(self._asks(rows, len(header)), device=self.network.device)
+        with torch.inference_mode():
+            hidden = self._trunk.hidden([*header, *(token for row in rows for token in row)])
+            with self._trunk.top():
+                output = self.network(inputs_embeds=hidden[None], logits_to_keep=keep, use_cache=False)
+        return self._actions(output.logits, len(rows))
 
     def begin(self, start: int) -> Reading:
         """A context that holds the header alone; rows from `start` on are to follow."""
@@ -218,12 +244,21 @@ class Scorer:
         """Read R rows on; the logits (R, M + 1, 3) of the actions at their ask tokens."""
         import torch
 
-        asks = self._spec.interventions + 1
-        ends = np.cumsum([len(row) for row in rows])
-        keep = (ends[:, None] - asks + np.arange(asks)).ravel().tolist()
         with torch.inference_mode():
-            logits, reading.cache = self._forward([token for row in rows for token in row], reading.cache, keep)
-        return logits.double().cpu().numpy().reshape(len(rows), asks, 3)
+            ids = [token for row in rows for token in row]
+            logits, reading.cache = self._forward(ids, reading.cache, self._asks(rows, 0))
+        return self._actions(logits, len(rows))
+
+    def _asks(self, rows: Sequence[Sequence[int]], before: int) -> list[int]:
+        """Places of the ask tokens of R rows that follow `before` tokens, R x (M + 1) of them."""
+        asks = self._spec.interventions + 1
+        ends = before + np.cumsum([len(row) for row in rows])
+        return (ends[:, None] - asks + np.arange(asks)).ravel().tolist()
+
+    def _actions(self, logits: Any, rows: int) -> NDArray[np.float64]:
+        """Of logits (1, R x (M + 1), vocabulary) those of the actions, (R, M + 1, 3)."""
+        chosen = logits[0][:, list(self.tokens.actions)].float()
+        return chosen.double().cpu().numpy().reshape(rows, -1, 3)
 
     def _forward(self, ids: Sequence[int], cache: Any, keep: Sequence[int]) -> tuple[Any, Any]:
         import torch
@@ -232,7 +267,7 @@ class Scorer:
         given = torch.tensor([list(ids)], device=device)
         kept = torch.tensor(list(keep), device=device)
         output = self.network(given, cache=cache, use_cache=True, logits_to_keep=kept)
-        return output.logits[0][:, list(self.tokens.actions)].float(), output.cache
+        return output.logits, output.cache
 
 
 def merge(network: Any, weights: Mapping[str, NDArray[Any]], scaling: float) -> None:
@@ -260,6 +295,12 @@ def merge(network: Any, weights: Mapping[str, NDArray[Any]], scaling: float) -> 
                 raise DataError(f"lm: weights {name} of shape {tuple(change.shape)} fit {found} of the base model")
             change = change.to(target.device, target.dtype)
             target.add_(change) if name.endswith(LORA_A) else target.copy_(change)
+
+
+def lowest_layer(weights: Mapping[str, NDArray[Any]]) -> int:
+    """The lowest layer that these arrays change; 0 too where one belongs to no layer, or there are none."""
+    found = [re.search(r"\blayers\.(\d+)\.", name) for name in weights]
+    return min((int(match[1]) if match else 0 for match in found), default=0)
 
 
 def _stem(name: str) -> str:

@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from stopwise.controllers.guards import Guards  # noqa: E402 - torch may be missing
-from stopwise.controllers.lm import BaseModel, SmallLM  # noqa: E402
+from stopwise.controllers.lm import BaseModel, SmallLM, lowest_layer  # noqa: E402
 from stopwise.controllers.package import MANIFEST, PolicyPackage, read_package, write_package  # noqa: E402
 from stopwise.controllers.rendering import RenderingSpec  # noqa: E402
 from stopwise.controllers.session import ControlSession  # noqa: E402
@@ -19,6 +19,7 @@ from stopwise.data.errors import DataError, UsageError  # noqa: E402
 from stopwise.data.records import Action  # noqa: E402
 from stopwise.models.causal_lm import load_causal_lm  # noqa: E402
 from stopwise.models.tiny_lm import tiny_lm  # noqa: E402
+from stopwise.models.trunk import HiddenStates  # noqa: E402
 from stopwise.runtime import load  # noqa: E402
 from stopwise.signals.table import SignalInfo  # noqa: E402
 from stopwise.signals.tracker import SignalConfig, SignalRow  # noqa: E402
@@ -148,6 +149,29 @@ class TestController:
         for row in rows:
             session.decide(row)
         assert passes == [4, 4]  # contexts of four rows, the second beginning with two of the first
+
+    @pytest.mark.parametrize("shown", [6, 3])
+    def test_runs_foreseen_share_what_lies_below_the_adapters(self, base, arrays, monkeypatch, shown):
+        """Policies over one base, changed in its upper layer only: the second finds the lower one's work done."""
+        above = {name.replace("layers.0", "layers.1"): array for name, array in arrays.items()}
+        wanted = []
+        for scaling in (0.5, 2.0):
+            policy = SmallLM(None, above, base=base, rendering=SPEC, scaling=scaling)
+            wanted.append(decide(policy))
+            rows = [SignalRow(t, row, {}) for t, row in enumerate(ROWS[:shown], 1)]
+            session = ControlSession(policy, Guards(max_interventions=1))
+            session.foresee(rows)
+            found = [session.decide(row).probabilities for row in rows]
+            assert np.array(found) == pytest.approx(np.array(wanted[-1][:shown]), abs=1e-6)
+            monkeypatch.setattr(HiddenStates, "add", None)  # whatever the next one would compute of it fails
+        assert abs(np.array(wanted[0]) - np.array(wanted[1])).max() > 1e-4
+        assert lowest_layer(above) == 1
+
+    def test_an_array_of_no_layer_leaves_nothing_to_share(self, arrays):
+        assert lowest_layer({}) == 0
+        assert lowest_layer(arrays) == 0
+        assert lowest_layer({"model.layers.7.mlp.up_proj.lora_A": arrays[f"{MODULE}.lora_A"]}) == 7
+        assert lowest_layer({"model.layers.7.x": arrays[f"{MODULE}.lora_A"], "lm_head.weight": np.zeros(1)}) == 0
 
     def test_equal_parameters_make_an_equal_controller(self, controller, arrays):
         twin = SmallLM(None, arrays, **json.loads(json.dumps(controller.params)))

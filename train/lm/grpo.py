@@ -27,13 +27,13 @@ from stopwise.controllers.rendering import Tokens
 from stopwise.data.errors import DataError
 from stopwise.data.records import Action
 from stopwise.envs.lattice import Lattice
+from stopwise.models.trunk import FrozenTrunk
 from stopwise.train.lm.config import GrpoOptions, LmConfig
 from stopwise.train.lm.episodes import LmEpisode, Part
 from stopwise.train.lm.losses import ActionUse, masked_log_policy
 from stopwise.train.lm.scoring import action_logits, policies
 from stopwise.train.lm.stages import shared_arguments
 from stopwise.train.lm.trainer import ValidationReturn, seconds_so_far
-from stopwise.train.lm.trunk import FrozenTrunk
 
 
 class NoSpreadWarning(UserWarning):

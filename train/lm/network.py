@@ -14,6 +14,7 @@ from transformers import set_seed
 from stopwise.controllers.lm import LORA_A, LORA_B
 from stopwise.data.errors import DataError, UsageError
 from stopwise.models.causal_lm import CausalLM
+from stopwise.models.trunk import FrozenTrunk, has_plain_layers
 from stopwise.train.lm.config import LoraOptions
 
 ADAPTER = "default"  # peft's name for the only adapter
@@ -52,6 +53,22 @@ def trainable(base: CausalLM, lora: LoraOptions | None, seed: int) -> Any:
             return get_peft_model(base.network, options).train()
     except ValueError as error:
         raise UsageError(f"lora.targets: {str(error).splitlines()[0]}") from error
+
+
+def frozen_trunk(network: Any, lora: LoraOptions | None, *, bf16: bool = False) -> FrozenTrunk | None:
+    """The trunk of a network whose adapter sits on the last layers only; None where there is nothing to save.
+
+    None too for decoders that are not a plain list of layers with a norm after it.
+
+    Args:
+        network: from `trainable`.
+        lora: of the network.
+        bf16: see `FrozenTrunk`.
+    """
+    if lora is None or lora.layers is None or not has_plain_layers(network):
+        return None
+    first = network.config.num_hidden_layers - lora.layers
+    return FrozenTrunk(network, first, bf16=bf16) if first > 0 else None
 
 
 def changed_arrays(network: Any, lora: LoraOptions | None) -> dict[str, NDArray[np.float32]]:

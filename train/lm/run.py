@@ -24,16 +24,16 @@ from stopwise.data.files import atomic_path, read_json, sha256_file, write_json
 from stopwise.envs.interventions import Forbidden, Noop
 from stopwise.envs.uplift import Uplift, read_fit
 from stopwise.models.causal_lm import CausalLM, load_causal_lm
+from stopwise.models.trunk import FrozenTrunk
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
 from stopwise.signals.table import SignalTable
 from stopwise.train.action_targets import action_targets
 from stopwise.train.lm.config import LmConfig, Method, Precision
 from stopwise.train.lm.episodes import LmEpisode, at_prices, episode_weights, make_episodes, sample_runs, with_targets
-from stopwise.train.lm.network import changed_arrays, restore, scaling, trainable
+from stopwise.train.lm.network import changed_arrays, frozen_trunk, restore, scaling, trainable
 from stopwise.train.lm.scoring import policies
 from stopwise.train.lm.stages import StageResult, learn, policy_trainer
 from stopwise.train.lm.trainer import Progress, StepProgress
-from stopwise.train.lm.trunk import FrozenTrunk, frozen_trunk
 from stopwise.train.train import chosen_features, informative_columns, run_folder, uplift_file
 from stopwise.train.tune import ThresholdPair, full_recall, pair_on_lattices
 

@@ -12,8 +12,8 @@ from torch.nn.utils.rnn import pad_sequence
 from stopwise.controllers.base import softmax
 from stopwise.controllers.rendering import Tokens
 from stopwise.envs.lattice import masked
+from stopwise.models.trunk import FrozenTrunk, kernel_length
 from stopwise.train.lm.episodes import LmEpisode
-from stopwise.train.lm.trunk import FrozenTrunk, kernel_length
 
 
 def action_logits(

@@ -12,11 +12,11 @@ from trl.trainer.sft_config import SFTConfig
 
 from stopwise.controllers.rendering import Tokens
 from stopwise.data.errors import UsageError
+from stopwise.models.trunk import FrozenTrunk
 from stopwise.train.lm.config import ExactOptions, LmConfig, Schedule, SftOptions
 from stopwise.train.lm.episodes import LmEpisode
 from stopwise.train.lm.network import changed_arrays, former_names, restore
 from stopwise.train.lm.trainer import PolicyTrainer, last_checkpoint
-from stopwise.train.lm.trunk import FrozenTrunk
 
 _CURVE = (  # of what trackers are told, what stands in a result
     "step", "epoch", "loss", "grad_norm", "learning_rate", "return", "entropy", "seconds", "state_gradients", "reward",

@@ -21,11 +21,11 @@ from trl.trainer.sft_trainer import SFTTrainer
 from stopwise.controllers.rendering import Tokens
 from stopwise.data.records import Action
 from stopwise.envs.lattice import expected
+from stopwise.models.trunk import FrozenTrunk
 from stopwise.train.lm.config import ExactOptions, SftOptions
 from stopwise.train.lm.episodes import LmEpisode, episode_weights
 from stopwise.train.lm.losses import ActionUse, exact_loss, imitation_loss
 from stopwise.train.lm.scoring import action_logits, policies
-from stopwise.train.lm.trunk import FrozenTrunk
 from stopwise.train.tune import Objective, pair_on_lattices
 
 Progress = Callable[[str, int, int | None], None]  # what is done, steps done, steps in all

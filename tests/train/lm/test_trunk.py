@@ -10,12 +10,12 @@ from stopwise.envs.interventions import Noop
 from stopwise.envs.rewards import Reward
 from stopwise.models.causal_lm import load_causal_lm
 from stopwise.models.tiny_lm import TINY
+from stopwise.models.trunk import FrozenTrunk, HiddenStates, kernel_length
 from stopwise.train.lm.config import LoraOptions
 from stopwise.train.lm.episodes import make_episodes
 from stopwise.train.lm.losses import exact_loss
-from stopwise.train.lm.network import trainable
+from stopwise.train.lm.network import frozen_trunk, trainable
 from stopwise.train.lm.scoring import action_logits, policies
-from stopwise.train.lm.trunk import FrozenTrunk, frozen_trunk, kernel_length
 
 LAST = LoraOptions(rank=4, targets=("q_proj", "up_proj"), layers=1)
 
@@ -107,7 +107,7 @@ def test_padding_for_kernels_changes_nothing(learner, monkeypatch):
     wanted = {
         trunk: gradients(network, tokens, episodes, trunk_of(network) if trunk else None) for trunk in (True, False)
     }
-    monkeypatch.setattr("stopwise.train.lm.trunk.kernel_length", lambda length: length + 13)
+    monkeypatch.setattr("stopwise.models.trunk.kernel_length", lambda length: length + 13)
     monkeypatch.setattr("stopwise.train.lm.scoring.kernel_length", lambda length: length + 13)
     for trunk, gradient in wanted.items():
         padded = gradients(network, tokens, episodes, trunk_of(network) if trunk else None)
@@ -140,3 +140,18 @@ def test_frozen_layers_are_computed_as_the_rest_is_under_autocast(learner):
     assert seen == [torch.bfloat16]
     assert states.dtype == torch.float32
     assert states.numpy() == pytest.approx(plain.hidden(ids).numpy(), rel=0.05, abs=0.05)
+
+
+def test_hidden_states_stay_within_their_memory():
+    """What was not asked for longest goes first."""
+    known = HiddenStates(limit=2 * 4 * 3 * 4)  # two sequences of four tokens of width three, four bytes each
+    first, second, third = (torch.full((4, 3), float(number)) for number in range(3))
+    known.add((0, 1, 2, 3), first)
+    known.add((0, 1, 2, 4), second)
+    assert known.find((0, 1, 2, 3)) is not None  # so the other one is older
+    known.add((5, 6, 7, 8), third)
+    assert known.find((0, 1, 2, 4)) is None
+    kept = known.find((5, 6, 7, 8))
+    assert kept is not None
+    assert torch.equal(kept, third)
+    assert known.find((0, 1, 2, 3)) is not None

@@ -5,14 +5,15 @@ states are kept in memory in float32: some 1.4 MB for a run of 600 tokens and a 
 """
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from functools import cache
 from typing import Any
 
 import torch
 
-from stopwise.train.lm.config import LoraOptions
-
 HEAD = 48  # tokens by which sequences are told apart before they are compared whole
+LIMIT = 4 << 30  # bytes of hidden states that are kept
 BLOCK = 64  # tokens, see `kernel_length`
 
 
@@ -25,29 +26,68 @@ def kernel_length(tokens: int) -> int:
     return tokens if torch.get_float32_matmul_precision() == "highest" else -(-tokens // BLOCK) * BLOCK
 
 
-class FrozenTrunk:
-    """Hidden states before layer `first` of a decoder, by token ids; shared by networks with the same lower layers."""
+class HiddenStates:
+    """Hidden states of whole sequences, by token ids; the longest unused go first where they outgrow the memory."""
 
-    def __init__(
-        self,
-        network: Any,
-        first: int,
-        known: dict[tuple[int, ...], list[Any]] | None = None,
-        *,
-        bf16: bool = False,
-    ) -> None:
+    def __init__(self, limit: int = LIMIT) -> None:
+        """Empty.
+
+        Args:
+            limit: bytes.
+        """
+        self._limit, self._size = limit, 0
+        self._states: OrderedDict[tuple[int, ...], torch.Tensor] = OrderedDict()
+        self._alike: dict[tuple[int, ...], list[tuple[int, ...]]] = {}  # first tokens to sequences
+
+    def find(self, ids: tuple[int, ...]) -> torch.Tensor | None:
+        """Those of a sequence (tokens, width), if it or one that begins with it is known."""
+        for known in self._alike.get(ids[:HEAD], ()):
+            if known[: len(ids)] == ids:
+                self._states.move_to_end(known)
+                return self._states[known][: len(ids)]
+        return None
+
+    def add(self, ids: tuple[int, ...], states: torch.Tensor) -> None:
+        """Keep those of a sequence that `find` does not know."""
+        self._states[ids] = states
+        self._alike.setdefault(ids[:HEAD], []).append(ids)
+        self._size += states.nbytes
+        while self._size > self._limit and len(self._states) > 1:
+            oldest, gone = self._states.popitem(last=False)
+            self._alike[oldest[:HEAD]].remove(oldest)
+            self._size -= gone.nbytes
+
+
+@cache
+def shared_states(base: str, first: int, device: str) -> HiddenStates:
+    """What all policies of a process over one base model share, in float32.
+
+    Args:
+        base: hash of its weights.
+        first: the lowest layer that differs between them.
+        device: torch's name of where the states are.
+    """
+    return HiddenStates()
+
+
+class FrozenTrunk:
+    """The layers below `first` of a decoder; what they make of a sequence is computed once.
+
+    Networks whose layers below `first` have the same weights can share the hidden states.
+    """
+
+    def __init__(self, network: Any, first: int, known: HiddenStates | None = None, *, bf16: bool = False) -> None:
         """Bind to a network.
 
         Args:
             network: a causal language model, or one with a peft adapter; its decoder has ``layers`` and ``norm``.
             first: the lowest layer that is trained.
-            known: hidden states that another network has already computed.
+            known: where hidden states are kept, if others use them too.
             bf16: compute under autocast, as accelerate does what lies above; it wraps whole networks only.
         """
-        bare = network.get_base_model() if hasattr(network, "peft_config") else network
-        self._decoder = bare.get_decoder()
+        self._decoder = decoder_of(network)
         self._first = first
-        self._known: dict[tuple[int, ...], list[Any]] = {} if known is None else known
+        self._known = HiddenStates() if known is None else known
         self._bf16 = bf16
 
     def bind(self, network: Any) -> "FrozenTrunk":
@@ -57,10 +97,9 @@ class FrozenTrunk:
     def hidden(self, ids: Sequence[int]) -> torch.Tensor:
         """Hidden states (tokens, width) of a sequence; those of a prefix are taken from the longer one."""
         wanted = tuple(ids)
-        bucket = self._known.setdefault(wanted[:HEAD], [])
-        for known, states in bucket:
-            if known[: len(wanted)] == wanted:
-                return states[: len(wanted)]
+        found = self._known.find(wanted)
+        if found is not None:
+            return found
         device = next(self._decoder.parameters()).device
         precision = torch.autocast(device.type, torch.bfloat16, enabled=self._bf16)
         with torch.inference_mode(), precision, self._part(slice(0, self._first), bare_end=True):
@@ -69,7 +108,7 @@ class FrozenTrunk:
             given = torch.tensor([[*wanted, *padding]], device=device)
             states = self._decoder(given, use_cache=False).last_hidden_state[0, : len(wanted)].float()
         states = states.clone()  # an inference tensor cannot take part in a backward pass
-        bucket.append((wanted, states))
+        self._known.add(wanted, states)
         return states
 
     @contextlib.contextmanager
@@ -90,15 +129,13 @@ class FrozenTrunk:
             self._decoder.layers, self._decoder.norm = layers, norm
 
 
-def frozen_trunk(network: Any, lora: LoraOptions | None, *, bf16: bool = False) -> FrozenTrunk | None:
-    """The trunk of a network whose adapter sits on the last layers only; None where there is nothing to save.
-
-    None too for decoders that are not a plain list of layers with a norm after it.
-    """
-    if lora is None or lora.layers is None:
-        return None
+def decoder_of(network: Any) -> Any:
+    """The decoder of a causal language model, with or without a peft adapter."""
     bare = network.get_base_model() if hasattr(network, "peft_config") else network
-    decoder = bare.get_decoder()
-    plain = hasattr(decoder, "layers") and hasattr(decoder, "norm")
-    first = bare.config.num_hidden_layers - lora.layers
-    return FrozenTrunk(network, first, bf16=bf16) if plain and first > 0 else None
+    return bare.get_decoder()
+
+
+def has_plain_layers(network: Any) -> bool:
+    """Whether its decoder is a plain list of layers with a norm after it, as `FrozenTrunk` needs it."""
+    decoder = decoder_of(network)
+    return hasattr(decoder, "layers") and hasattr(decoder, "norm")
