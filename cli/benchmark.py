@@ -31,7 +31,10 @@ class ControllerChoice:
     policy: str | None = None  # run folder of `stopwise train`, or a policy package
     name: str | None = None  # what the table calls it
     params: Mapping[str, Any] = field(default_factory=dict)  # of a rule
-    match: str | None = None  # random only: stop as often as the controller of this name does on validation questions
+    match: str | None = None  # random only: name of the controller that it is to be like, as `by` says
+    # searches: stop so often that as many searches are made on validation questions; interventions: never stop, and
+    # make as many interventions a run as that row does here, at a rate that its counts give once it has run
+    by: Literal["searches", "interventions"] = "searches"
     rethinker: RethinkerChoice | None = None  # arena only: who searches at an intervention; None is the arena's
     memory: str | None = None  # of ds_mcm with `slow`: folder of an experience memory
     versus: tuple[str, ...] = ()  # names of other rows to be compared with, besides never_stop
@@ -204,9 +207,9 @@ def _arena(
     client = connections.client
     own = None if client is None else RunningBill(folder / CONTROLLERS_BILL, client)
     bench = ArenaBenchmark(collection, table.info, encoder, folder, Progress(), () if own is None else (own,))
+    rethinkers = {arm.name: choice.rethinker for arm, choice in zip(arms, config.controllers, strict=True)}
     chosen = [
-        ArenaArm(arm, choice.rethinker or collection.rethinker)
-        for arm, choice in zip(arms, config.controllers, strict=True)
+        ArenaArm(arm, rethinkers[arm.name] or rethinkers.get(arm.matches or "") or collection.rethinker) for arm in arms
     ]
     rows, apart = arena_rows(bench, chosen, config.reward, seed=config.seed, margin=config.margin)
     encoder.close()
@@ -259,11 +262,15 @@ def _check_earlier_arms(out: Path, names: Sequence[str]) -> None:
 
 
 def make_arms(config: BenchmarkConfig, table: Any, connections: Connections) -> list[Any]:
-    """The controllers of a config, in its order; a rate-matched random one after its reference is known."""
+    """The controllers of a config, in its order; a random one that is matched by searches has its rate already.
+
+    Raises:
+        UsageError: a controller is not well declared, or names a row that is not there.
+    """
     from stopwise.controllers.baselines import Random
     from stopwise.controllers.kinds import make_rule
     from stopwise.controllers.package import read_package
-    from stopwise.evaluation.benchmark import Arm
+    from stopwise.evaluation.benchmark import Arm, check_names
     from stopwise.train.train import run_folder
 
     arms: dict[int, Arm] = {}
@@ -272,6 +279,8 @@ def make_arms(config: BenchmarkConfig, table: Any, connections: Connections) -> 
             raise UsageError(f"controllers.{number}: needs either `kind` or `policy`, and not both")
         if choice.match is not None and choice.kind != Random.kind:
             raise UsageError(f"controllers.{number}.match: only {Random.kind} can be matched to another controller")
+        if choice.match is None and choice.by != "searches":
+            raise UsageError(f"controllers.{number}.by: says what `match` matches, and there is none; name a row by it")
         if choice.params and (choice.policy is not None or choice.match is not None):
             raise UsageError(
                 f"controllers.{number}.params: a trained or matched controller has its own; leave them out"
@@ -285,14 +294,19 @@ def make_arms(config: BenchmarkConfig, table: Any, connections: Connections) -> 
     for number, arm in arms.items():
         connections.connect(arm.controller, config.controllers[number].memory, f"controllers.{number}")
     for number, choice in enumerate(config.controllers):
-        if choice.match is not None:
+        if choice.match is not None and choice.by == "interventions":
+            name = choice.name or f"random interventions ~ {choice.match}"
+            arms[number] = Arm(name, Random(stop=0.0), config.guards, matches=choice.match)
+        elif choice.match is not None:
             reference = next((arm for arm in arms.values() if arm.name == choice.match), None)
             if reference is None:
                 names = ", ".join(arm.name for arm in arms.values())
                 raise UsageError(f"controllers.{number}.match: no controller is called {choice.match!r}; found {names}")
             name = choice.name or f"random ~ {choice.match}"
             arms[number] = _matched(config, table, reference, name)
-    return [replace(arms[number], versus=choice.versus) for number, choice in enumerate(config.controllers)]
+    made = [replace(arms[number], versus=choice.versus) for number, choice in enumerate(config.controllers)]
+    check_names(made)  # before a corpus is embedded or a run is made
+    return made
 
 
 def _matched(config: BenchmarkConfig, table: Any, reference: Any, name: str) -> Any:
@@ -365,8 +379,20 @@ def print_table(result: Mapping[str, Any]) -> None:
         )
     Console(width=max(Console().width, 150)).print(table)
     for row in rows:
+        if "matched" in row:
+            print(_match(row))
+    for row in rows:
         for other, figures in row.get("versus", {}).items():
             print(f"{row['controller']} against {other}: {_differences(figures)}")
+
+
+def _match(row: Mapping[str, Any]) -> str:
+    """What a matched row is, and how well it came out."""
+    matched = row["matched"]
+    return (
+        f"{row['controller']}: intervenes with probability {matched['rate']:.3f} where it may, "
+        f"{matched['interventions']:.2f} times a run; {matched['row']} {matched['interventions_of_row']:.2f}"
+    )
 
 
 def _differences(figures: Mapping[str, Any]) -> str:

@@ -110,3 +110,17 @@ def test_a_rethinker_without_a_model_is_refused_at_once(config, command, server)
     assert status == 2
     assert "llm: is needed by an agent, the controller, the rethinker" in err
     assert server.requests == []
+
+
+def test_a_row_matched_by_interventions_has_the_other_rows_rethinker_and_is_told(config, command, tmp_path):
+    often = {"kind": "random", "name": "often", "params": {"stop": 0, "intervene": 0.4}}
+    often["rethinker"] = {"kind": "random"}
+    rows = [{"kind": "random", "match": "often", "by": "interventions", "versus": ["often"]}, often]
+    arena = {"corpus": "world", "agents": ["quitter", "chaser"], "questions": 4, "retriever": "bm25"}
+    status, out, _ = command("benchmark", config(arena=arena, controllers=rows, llm=None), "--out", "run")
+    assert status == 0
+    matched, reference = json.loads((tmp_path / "run" / "result.json").read_text())["rows"]
+    assert matched["rethinker"] == reference["rethinker"] | {"kind": "random"}
+    assert matched["matched"]["interventions_of_row"] == reference["interventions"] > 0
+    told = f"where it may, {matched['interventions']:.2f} times a run; often {reference['interventions']:.2f}"
+    assert f"random interventions ~ often: intervenes with probability {matched['matched']['rate']:.3f} {told}" in out
