@@ -4,6 +4,7 @@ import argparse
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -85,9 +86,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark, write the run folder and print the table."""
-    from stopwise.data.config import load_config, plain, write_config
-    from stopwise.data.files import atomic_folder, check_folder_target, write_json
-    from stopwise.evaluation.record import provenance
+    from stopwise.data.config import load_config
+    from stopwise.data.files import check_folder_target, lock_beside, only_process
     from stopwise.signals.table import read_table
 
     config = load_config(BenchmarkConfig, args.config, args.overrides)
@@ -100,19 +100,10 @@ def run(args: argparse.Namespace) -> int:
         from stopwise.signals.re_only import add_re_z
 
         table = add_re_z(table)
-    command = ["stopwise", "benchmark", str(args.config), *args.overrides, "--out", str(args.out)]
-    if config.arena is not None:
-        result = provenance(command, plain(config), {"signals": path}) | _run_arena(config, table, args.out)
-    else:
-        result = provenance(command, plain(config), {"signals": path}) | _run_replay(config, table)
-    with atomic_folder(args.out, mark="result.json") as folder:
-        write_json(folder / "result.json", result)
-        write_config(folder / "config.yaml", config, command)
-        if config.arena is not None:
-            # links, not a move: whatever stops the exchange of folders, the finished arms stay where they were
-            shutil.copytree(_arms_folder(args.out), folder / "arms", copy_function=_link)
-    if config.arena is not None:
-        shutil.rmtree(_arms_folder(args.out))
+    # arena: unfinished arms lie beside the run, and another process would take them for its own
+    alone = nullcontext() if config.arena is None else only_process(_arms_folder(args.out), lock_beside(args.out))
+    with alone:
+        result = _compare(args, config, table, path)
     if args.json:
         print_json(result | {"out": str(args.out)})
     else:
@@ -128,6 +119,26 @@ def run(args: argparse.Namespace) -> int:
             explain_costs()
         say(f"result in {args.out / 'result.json'}")
     return 0
+
+
+def _compare(args: argparse.Namespace, config: BenchmarkConfig, table: Any, path: Path) -> dict[str, Any]:
+    """Run the benchmark and write the run folder."""
+    from stopwise.data.config import plain, write_config
+    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.evaluation.record import provenance
+
+    command = ["stopwise", "benchmark", str(args.config), *args.overrides, "--out", str(args.out)]
+    found = _run_replay(config, table) if config.arena is None else _run_arena(config, table, args.out)
+    result = provenance(command, plain(config), {"signals": path}) | found
+    with atomic_folder(args.out, mark="result.json") as folder:
+        write_json(folder / "result.json", result)
+        write_config(folder / "config.yaml", config, command)
+        if config.arena is not None:
+            # links, not a move: whatever stops the exchange of folders, the finished arms stay where they were
+            shutil.copytree(_arms_folder(args.out), folder / "arms", copy_function=_link)
+    if config.arena is not None:
+        shutil.rmtree(_arms_folder(args.out))
+    return result
 
 
 def _run_replay(config: BenchmarkConfig, table: Any) -> dict[str, Any]:

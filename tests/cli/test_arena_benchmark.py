@@ -6,6 +6,7 @@ import re
 import pytest
 import yaml
 
+from stopwise.data.files import lock_beside, only_process
 from stopwise.data.store import write_trajectories
 from stopwise.data.world.generate import WorldConfig, write_world
 from stopwise.models.prompts import load_prompt
@@ -101,6 +102,15 @@ def test_finished_arms_outlive_a_result_that_cannot_be_written(config, command, 
     status, _, err = command("benchmark", config(), "--out", "run")
     assert (status, "kept.txt, which this command does not write" in err) == (2, True)
     assert len(list((tmp_path / "run.arms").glob("*.parquet"))) == 2
+
+
+def test_arms_that_another_process_works_on_are_refused(config, command, server, tmp_path):
+    with only_process(tmp_path / "run", lock_beside(tmp_path / "run")):
+        status, out, err = command("benchmark", config(), "--out", "run")
+    assert (status, out) == (2, "")
+    assert "run.arms: another process is working on it; wait until that ends, or name another folder" in err
+    assert server.requests == []
+    assert not (tmp_path / "run.arms").exists()
 
 
 def test_a_rethinker_without_a_model_is_refused_at_once(config, command, server):
