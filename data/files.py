@@ -127,8 +127,10 @@ def atomic_folder(target: Path, mark: str = "result.json") -> Iterator[Path]:
 
 
 @contextmanager
-def only_process(folder: Path, lock: Path) -> Iterator[None]:
-    """Work on a folder as the only process that does: two would take each other's half-finished parts for their own.
+def only_process(
+    folder: Path, lock: Path, remedy: str = "wait until that ends, or name another folder"
+) -> Iterator[None]:
+    """Work on a folder or a file as the only process that does: two would take each other's parts for their own.
 
     The lock is the operating system's and goes with the process, however that ends; that its file is there means
     nothing.
@@ -136,6 +138,7 @@ def only_process(folder: Path, lock: Path) -> Iterator[None]:
     Args:
         folder: what is worked on, for the message.
         lock: file that is locked; made with its folder, and removed afterwards.
+        remedy: what to do where it is worked on already.
 
     Raises:
         UsageError: another process holds the lock, or it cannot be made.
@@ -147,9 +150,7 @@ def only_process(folder: Path, lock: Path) -> Iterator[None]:
         held = FileLock(lock, timeout=0)
         held.acquire()
     except Timeout:
-        raise UsageError(
-            f"{folder}: another process is working on it; wait until that ends, or name another folder"
-        ) from None
+        raise UsageError(f"{folder}: another process is working on it; {remedy}") from None
     except OSError as error:
         raise UsageError(f"{lock}: cannot be locked ({error.strerror}); name a path in a writable folder") from error
     try:
