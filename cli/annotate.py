@@ -56,7 +56,7 @@ def _add_rate(steps: Any) -> None:
         "rate",
         help="judge suggestions on a local page",
         description="Serve one rater's pages on this machine alone. Each answer is saved at once, in a file of this "
-        "rater's own; call it again to go on. End it with Ctrl-C.",
+        "rater's own; call it again to go on. One call a rater at a time. End it with Ctrl-C.",
         epilog="example: stopwise annotate rate runs/study --rater ann --port 8047",
     )
     parser.add_argument("study", type=Path, metavar="STUDY", help="folder with study.json")
@@ -134,13 +134,16 @@ def run_rate(args: argparse.Namespace) -> int:
     """Serve until interrupted."""
     import sys
 
+    from stopwise.data.files import lock_beside, only_process
     from stopwise.evaluation.annotation.answers import Answers
     from stopwise.evaluation.annotation.server import RaterServer
     from stopwise.evaluation.annotation.study import read_study
 
     answers = Answers(read_study(args.study), args.rater)
     total = len(answers.study.items)
-    with RaterServer(answers, args.port) as server:
+    remedy = "use its address or end it; another person needs another --rater"
+    alone = only_process(answers.path, lock_beside(answers.path), remedy)
+    with alone, RaterServer(answers, args.port) as server:
         if args.json:
             print_json(
                 {"url": server.url, "items": total, "missing": len(answers.missing), "answers": str(answers.path)}

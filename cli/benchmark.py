@@ -4,6 +4,7 @@ import argparse
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -31,7 +32,10 @@ class ControllerChoice:
     policy: str | None = None  # run folder of `stopwise train`, or a policy package
     name: str | None = None  # what the table calls it
     params: Mapping[str, Any] = field(default_factory=dict)  # of a rule
-    match: str | None = None  # random only: stop as often as the controller of this name does on validation questions
+    match: str | None = None  # random only: name of the controller that it is to be like, as `by` says
+    # searches: stop so often that as many searches are made on validation questions; interventions: never stop, and
+    # make as many interventions a run as that row does here, at a rate that its counts give once it has run
+    by: Literal["searches", "interventions"] = "searches"
     rethinker: RethinkerChoice | None = None  # arena only: who searches at an intervention; None is the arena's
     memory: str | None = None  # of ds_mcm with `slow`: folder of an experience memory
     versus: tuple[str, ...] = ()  # names of other rows to be compared with, besides never_stop
@@ -82,9 +86,8 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark, write the run folder and print the table."""
-    from stopwise.data.config import load_config, plain, write_config
-    from stopwise.data.files import atomic_folder, check_folder_target, write_json
-    from stopwise.evaluation.record import provenance
+    from stopwise.data.config import load_config
+    from stopwise.data.files import check_folder_target, lock_beside, only_process
     from stopwise.signals.table import read_table
 
     config = load_config(BenchmarkConfig, args.config, args.overrides)
@@ -97,19 +100,10 @@ def run(args: argparse.Namespace) -> int:
         from stopwise.signals.re_only import add_re_z
 
         table = add_re_z(table)
-    command = ["stopwise", "benchmark", str(args.config), *args.overrides, "--out", str(args.out)]
-    if config.arena is not None:
-        result = provenance(command, plain(config), {"signals": path}) | _run_arena(config, table, args.out)
-    else:
-        result = provenance(command, plain(config), {"signals": path}) | _run_replay(config, table)
-    with atomic_folder(args.out, mark="result.json") as folder:
-        write_json(folder / "result.json", result)
-        write_config(folder / "config.yaml", config, command)
-        if config.arena is not None:
-            # links, not a move: whatever stops the exchange of folders, the finished arms stay where they were
-            shutil.copytree(_arms_folder(args.out), folder / "arms", copy_function=_link)
-    if config.arena is not None:
-        shutil.rmtree(_arms_folder(args.out))
+    # arena: unfinished arms lie beside the run, and another process would take them for its own
+    alone = nullcontext() if config.arena is None else only_process(_arms_folder(args.out), lock_beside(args.out))
+    with alone:
+        result = _compare(args, config, table, path)
     if args.json:
         print_json(result | {"out": str(args.out)})
     else:
@@ -125,6 +119,26 @@ def run(args: argparse.Namespace) -> int:
             explain_costs()
         say(f"result in {args.out / 'result.json'}")
     return 0
+
+
+def _compare(args: argparse.Namespace, config: BenchmarkConfig, table: Any, path: Path) -> dict[str, Any]:
+    """Run the benchmark and write the run folder."""
+    from stopwise.data.config import plain, write_config
+    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.evaluation.record import provenance
+
+    command = ["stopwise", "benchmark", str(args.config), *args.overrides, "--out", str(args.out)]
+    found = _run_replay(config, table) if config.arena is None else _run_arena(config, table, args.out)
+    result = provenance(command, plain(config), {"signals": path}) | found
+    with atomic_folder(args.out, mark="result.json") as folder:
+        write_json(folder / "result.json", result)
+        write_config(folder / "config.yaml", config, command)
+        if config.arena is not None:
+            # links, not a move: whatever stops the exchange of folders, the finished arms stay where they were
+            shutil.copytree(_arms_folder(args.out), folder / "arms", copy_function=_link)
+    if config.arena is not None:
+        shutil.rmtree(_arms_folder(args.out))
+    return result
 
 
 def _run_replay(config: BenchmarkConfig, table: Any) -> dict[str, Any]:
@@ -204,9 +218,9 @@ def _arena(
     client = connections.client
     own = None if client is None else RunningBill(folder / CONTROLLERS_BILL, client)
     bench = ArenaBenchmark(collection, table.info, encoder, folder, Progress(), () if own is None else (own,))
+    rethinkers = {arm.name: choice.rethinker for arm, choice in zip(arms, config.controllers, strict=True)}
     chosen = [
-        ArenaArm(arm, choice.rethinker or collection.rethinker)
-        for arm, choice in zip(arms, config.controllers, strict=True)
+        ArenaArm(arm, rethinkers[arm.name] or rethinkers.get(arm.matches or "") or collection.rethinker) for arm in arms
     ]
     rows, apart = arena_rows(bench, chosen, config.reward, seed=config.seed, margin=config.margin)
     encoder.close()
@@ -259,11 +273,15 @@ def _check_earlier_arms(out: Path, names: Sequence[str]) -> None:
 
 
 def make_arms(config: BenchmarkConfig, table: Any, connections: Connections) -> list[Any]:
-    """The controllers of a config, in its order; a rate-matched random one after its reference is known."""
+    """The controllers of a config, in its order; a random one that is matched by searches has its rate already.
+
+    Raises:
+        UsageError: a controller is not well declared, or names a row that is not there.
+    """
     from stopwise.controllers.baselines import Random
     from stopwise.controllers.kinds import make_rule
     from stopwise.controllers.package import read_package
-    from stopwise.evaluation.benchmark import Arm
+    from stopwise.evaluation.benchmark import Arm, check_names
     from stopwise.train.train import run_folder
 
     arms: dict[int, Arm] = {}
@@ -272,6 +290,8 @@ def make_arms(config: BenchmarkConfig, table: Any, connections: Connections) -> 
             raise UsageError(f"controllers.{number}: needs either `kind` or `policy`, and not both")
         if choice.match is not None and choice.kind != Random.kind:
             raise UsageError(f"controllers.{number}.match: only {Random.kind} can be matched to another controller")
+        if choice.match is None and choice.by != "searches":
+            raise UsageError(f"controllers.{number}.by: says what `match` matches, and there is none; name a row by it")
         if choice.params and (choice.policy is not None or choice.match is not None):
             raise UsageError(
                 f"controllers.{number}.params: a trained or matched controller has its own; leave them out"
@@ -285,14 +305,19 @@ def make_arms(config: BenchmarkConfig, table: Any, connections: Connections) -> 
     for number, arm in arms.items():
         connections.connect(arm.controller, config.controllers[number].memory, f"controllers.{number}")
     for number, choice in enumerate(config.controllers):
-        if choice.match is not None:
+        if choice.match is not None and choice.by == "interventions":
+            name = choice.name or f"random interventions ~ {choice.match}"
+            arms[number] = Arm(name, Random(stop=0.0), config.guards, matches=choice.match)
+        elif choice.match is not None:
             reference = next((arm for arm in arms.values() if arm.name == choice.match), None)
             if reference is None:
                 names = ", ".join(arm.name for arm in arms.values())
                 raise UsageError(f"controllers.{number}.match: no controller is called {choice.match!r}; found {names}")
             name = choice.name or f"random ~ {choice.match}"
             arms[number] = _matched(config, table, reference, name)
-    return [replace(arms[number], versus=choice.versus) for number, choice in enumerate(config.controllers)]
+    made = [replace(arms[number], versus=choice.versus) for number, choice in enumerate(config.controllers)]
+    check_names(made)  # before a corpus is embedded or a run is made
+    return made
 
 
 def _matched(config: BenchmarkConfig, table: Any, reference: Any, name: str) -> Any:
@@ -365,8 +390,20 @@ def print_table(result: Mapping[str, Any]) -> None:
         )
     Console(width=max(Console().width, 150)).print(table)
     for row in rows:
+        if "matched" in row:
+            print(_match(row))
+    for row in rows:
         for other, figures in row.get("versus", {}).items():
             print(f"{row['controller']} against {other}: {_differences(figures)}")
+
+
+def _match(row: Mapping[str, Any]) -> str:
+    """What a matched row is, and how well it came out."""
+    matched = row["matched"]
+    return (
+        f"{row['controller']}: intervenes with probability {matched['rate']:.3f} where it may, "
+        f"{matched['interventions']:.2f} times a run; {matched['row']} {matched['interventions_of_row']:.2f}"
+    )
 
 
 def _differences(figures: Mapping[str, Any]) -> str:

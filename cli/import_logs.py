@@ -39,7 +39,7 @@ def add_parser(subparsers: Any) -> None:
         epilog="example: stopwise import runs/ --gold hotpot_dev.json --out logs.parquet",
     )
     parser.add_argument(
-        "paths", nargs="*", type=Path, metavar="PATH", help="log files, folders, 'patterns*', or - for standard input"
+        "paths", nargs="*", metavar="PATH", help="log files, folders, 'patterns*', or - for standard input"
     )
     parser.add_argument(
         "--format", default="auto", metavar="F", help=f"auto (the default), or one of {', '.join(FORMATS)}"
@@ -65,13 +65,16 @@ def run(args: argparse.Namespace) -> int:
         return _list_formats(args.json)
     if not args.paths:
         raise UsageError("import: no PATH given; name log files, folders, or - for standard input")
+    if "" in args.paths:  # as from a variable that is not set; Path("") is the folder that one stands in
+        raise UsageError("import: a PATH is empty, ''; name log files, folders, or - for standard input")
     if args.out is None:
         raise UsageError("import: --out FILE is missing; name the Parquet file to write")
     check_file_target(args.out)
-    check_out(args.out, *args.paths, args.gold)
+    named = [Path(word) for word in args.paths]
+    check_out(args.out, *named, args.gold)
     from stopwise.data.importers.inputs import spooled_stdin
 
-    with spooled_stdin(args.paths) as paths, _rare_collection():
+    with spooled_stdin(named) as paths, _rare_collection():
         summary = _import(args, paths)
     if args.json:
         print(json.dumps(summary, ensure_ascii=False, allow_nan=False))

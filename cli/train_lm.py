@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,20 +28,15 @@ def run_lm(args: argparse.Namespace, values: Mapping[str, Any]) -> int:
 def _train(args: argparse.Namespace, values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]] | None:
     """Train and write; returns the result and lines for people, in one process only."""
     try:
+        import accelerate  # noqa: F401
         import trl  # noqa: F401
-        from accelerate import PartialState
     except ImportError as error:
         from stopwise.data.errors import UsageError
 
         raise UsageError(f"train: kind lm needs {error.name or error}; run `pip install 'stopwise[lm]'`") from error
-    import shutil
-
-    from stopwise.cli.train import write_run
-    from stopwise.controllers.package import write_package
     from stopwise.data.config import read_config
-    from stopwise.signals.table import read_table
+    from stopwise.data.files import lock_beside, only_process
     from stopwise.train.lm.config import LmConfig
-    from stopwise.train.lm.run import train_lm
     from stopwise.train.train import uplift_file
 
     config = read_config(LmConfig, values, str(args.config))
@@ -49,7 +45,26 @@ def _train(args: argparse.Namespace, values: Mapping[str, Any]) -> tuple[dict[st
     if config.uplift is not None:
         inputs["uplift"] = uplift_file(config.uplift)
     work = args.out.with_name(f"{args.out.name}.partial")
-    say(f"checkpoints in {work}; call the same command again to go on after an interruption")
+    # of processes that were launched together the first one writes, and holds the folder for all
+    main = os.environ.get("RANK", "0") == "0"
+    with only_process(work, lock_beside(args.out)) if main else contextlib.nullcontext():
+        say(f"checkpoints in {work}; call the same command again to go on after an interruption")
+        return _train_in(work, args, config, path, inputs)
+
+
+def _train_in(
+    work: Path, args: argparse.Namespace, config: Any, path: Path, inputs: Mapping[str, Path]
+) -> tuple[dict[str, Any], list[str]] | None:
+    """Train in a folder that this process, or the first of those launched with it, holds."""
+    import shutil
+
+    from accelerate import PartialState
+
+    from stopwise.cli.train import write_run
+    from stopwise.controllers.package import write_package
+    from stopwise.signals.table import read_table
+    from stopwise.train.lm.run import train_lm
+
     trained, record = train_lm(config, read_table(path), work, Progress())
     processes = PartialState()
     if not processes.is_main_process:

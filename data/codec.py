@@ -24,6 +24,7 @@ from stopwise.data.records import (
 
 _NOT_FINITE = {"-inf": -math.inf, "inf": math.inf, "nan": math.nan}
 _NUMBER = (float, int, str)  # a text only where it is one of _NOT_FINITE
+_LEAVE_OUT = "leave out what is not known"
 _TEXT, _WHOLE, _BOOLEAN, _LIST, _OBJECT = (str,), (int,), (bool,), (list, tuple), (dict,)
 
 _Types = dict[str, tuple[type, ...]]
@@ -201,10 +202,12 @@ def _step(value: Any, path: str) -> Step:
         logprobs=None if logprobs is None else _logprobs(logprobs, f"{path}.logprobs"),
         answer_probe=None if probe is None else _probe(probe, f"{path}.answer_probe"),
         logged_action=None if action is None else Action(action),
-        propensity=_number(fields.get("propensity"), path, "propensity"),
-        tokens_in=fields.get("tokens_in"),
-        tokens_out=fields.get("tokens_out"),
-        seconds=_number(fields.get("seconds"), path, "seconds"),
+        propensity=_within(
+            fields.get("propensity"), path, "propensity", lambda p: 0 < p <= 1, "a probability above 0, up to 1"
+        ),
+        tokens_in=_count(fields.get("tokens_in"), path, "tokens_in"),
+        tokens_out=_count(fields.get("tokens_out"), path, "tokens_out"),
+        seconds=_within(fields.get("seconds"), path, "seconds", lambda s: 0 <= s < math.inf, "a number of 0 or more"),
         guidance=fields.get("guidance"),
     )
 
@@ -219,14 +222,14 @@ def _document(value: Any, path: str, index: int) -> Document:
             and (text is None or type(text) is str)
             and (title is None or type(title) is str)
             and (url is None or type(url) is str)
-            and (score is None or type(score) is float)
+            and (score is None or (type(score) is float and score - score == 0))  # finite
             and (rank is None or (type(rank) is int and -(2**63) <= rank < 2**63))
         ):
             return Document(own, text, title, url, score, rank)
     path = f"{path}.documents[{index}]"
     fields = _checked(value, path, _DOCUMENT, ("id",))
     get = fields.get
-    score = _number(get("score"), path, "score")
+    score = _within(get("score"), path, "score", math.isfinite, "a finite number")
     return Document(fields["id"], get("text"), get("title"), get("url"), score, get("rank"))
 
 
@@ -289,6 +292,25 @@ def _number(value: Any, path: str, key: str) -> float | None:
     if isinstance(value, str) and value in _NOT_FINITE:
         return _NOT_FINITE[value]
     raise _wrong(at, value, _WORDS[_NUMBER])
+
+
+def _within(value: Any, path: str, key: str, allowed: Callable[[float], bool], expected: str) -> float | None:
+    """A number that is of a kind that a run can have; None where it is not known."""
+    if value is None:
+        return None
+    try:
+        number = _number(value, path, key)
+    except ValueError:
+        number = None
+    if number is None or not allowed(number):
+        raise _wrong(_at(path, key), value, f"{expected}; {_LEAVE_OUT}")
+    return number
+
+
+def _count(value: int | None, path: str, key: str) -> int | None:
+    if value is not None and value < 0:
+        raise _wrong(_at(path, key), value, f"a whole number of 0 or more; {_LEAVE_OUT}")
+    return value
 
 
 def _checked(value: Any, path: str, types: _Types, required: tuple[str, ...]) -> Mapping[str, Any]:

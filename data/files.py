@@ -6,7 +6,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +124,47 @@ def atomic_folder(target: Path, mark: str = "result.json") -> Iterator[Path]:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
         shutil.rmtree(retired, ignore_errors=True)
+
+
+@contextmanager
+def only_process(
+    folder: Path, lock: Path, remedy: str = "wait until that ends, or name another folder"
+) -> Iterator[None]:
+    """Work on a folder or a file as the only process that does: two would take each other's parts for their own.
+
+    The lock is the operating system's and goes with the process, however that ends; that its file is there means
+    nothing.
+
+    Args:
+        folder: what is worked on, for the message.
+        lock: file that is locked; made with its folder, and removed afterwards.
+        remedy: what to do where it is worked on already.
+
+    Raises:
+        UsageError: another process holds the lock, or it cannot be made.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        held = FileLock(lock, timeout=0)
+        held.acquire()
+    except Timeout:
+        raise UsageError(f"{folder}: another process is working on it; {remedy}") from None
+    except OSError as error:
+        raise UsageError(f"{lock}: cannot be locked ({error.strerror}); name a path in a writable folder") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):  # Windows removes no open file; one that stays there locks nothing
+            lock.unlink(missing_ok=True)
+        held.release()
+
+
+def lock_beside(folder: Path) -> Path:
+    """The lock of a folder that may not be there yet, or that another takes the place of."""
+    folder = Path(folder).resolve()  # one lock, whatever the folder is called
+    return folder.parent / f".{folder.name}.lock"
 
 
 def check_folder_target(target: Path, mark: str = "result.json") -> None:

@@ -31,7 +31,15 @@ from stopwise.envs.arena.retrievers import BM25Retriever, DenseRetriever, Retrie
 from stopwise.envs.arena.run_cost import RunCost
 from stopwise.envs.arena.worker import Control, GroupEncoder, texts_of_corpus
 from stopwise.envs.rewards import Reward
-from stopwise.evaluation.benchmark import Arm, check_names, compare_rows, layout
+from stopwise.evaluation.benchmark import (
+    Arm,
+    check_names,
+    compare_rows,
+    layout,
+    made_to_match,
+    order_of,
+    tell_matches,
+)
 from stopwise.evaluation.overhead import cost_of
 from stopwise.evaluation.rollout import RunOutcome
 from stopwise.models.chat_config import open_chat
@@ -260,18 +268,21 @@ def arena_rows(
         ``overhead``; and the same by agent kind, without ``versus``.
 
     Raises:
-        UsageError: two arms have one name, or one is compared with a row that is not there.
+        UsageError: two arms have one name, or one is compared with or matched to a row that is not there.
     """
-    check_names([arm.arm for arm in arms])
+    plain = [arm.arm for arm in arms]
+    check_names(plain)
     alone = bench.run(None)
     baseline = outcomes_of(alone, reward)
     questions = bench.questions
     kinds = np.array([job.kind for job in bench.jobs])
-    rows: list[dict[str, Any]] = []
-    apart: dict[str, list[dict[str, Any]]] = {kind: [] for kind in dict.fromkeys(kinds.tolist())}
+    rows: list[dict[str, Any]] = [{}] * len(arms)
+    apart = {kind: list(rows) for kind in dict.fromkeys(kinds.tolist())}
     known: dict[str, Sequence[RunOutcome]] = {}
     scripted = bench.scripted
-    for arm in arms:
+    for number in order_of(plain):
+        plain[number] = made_to_match(plain[number], plain, known, questions)
+        arm = replace(arms[number], arm=plain[number])
         controller = arm.arm.controller
         head: dict[str, Any] = {"controller": arm.arm.name, "kind": controller.kind, "intervention_model": MODEL}
         head["rethinker"] = asdict(arm.rethinker)
@@ -284,7 +295,7 @@ def arena_rows(
         if reason is not None:
             head["models"] = bench.models(arm)
             for table in (rows, *apart.values()):
-                table.append(head | {"not_applicable": reason})
+                table[number] = head | {"not_applicable": reason}
             continue
         never = isinstance(controller, NeverStop)
         made = alone if never else bench.run(arm)
@@ -292,14 +303,14 @@ def arena_rows(
         head |= controller.described  # after the runs: by then it is known under which name a model answers
         head["models"] = bench.models(arm)
         if idle:  # it did nothing on a part of the agents
-            rows.append(head | {"not_applicable": "; ".join(idle.values())})
+            rows[number] = head | {"not_applicable": "; ".join(idle.values())}
         else:
             known[arm.arm.name] = outcomes
             figures = layout(outcomes, baseline, questions, seed=seed, margin=margin)
-            rows.append(head | figures | cost_of(made.costs, alone.costs, questions, scripted=bool(scripted)))
+            rows[number] = head | figures | cost_of(made.costs, alone.costs, questions, scripted=bool(scripted))
         for kind, table in apart.items():
             if kind in idle:
-                table.append(head | {"not_applicable": idle[kind]})
+                table[number] = head | {"not_applicable": idle[kind]}
                 continue
             chosen = np.flatnonzero(kinds == kind)
             base = [baseline[index] for index in chosen]
@@ -307,8 +318,10 @@ def arena_rows(
             figures = layout(ours, base, questions[chosen], seed=seed, margin=margin)
             costs, before = ([runs.costs[index] for index in chosen] for runs in (made, alone))
             figures |= cost_of(costs, before, questions[chosen], scripted=kind in scripted)
-            table.append(head | figures)
-    compare_rows(rows, [arm.arm for arm in arms], known, questions, seed=seed, margin=margin)
+            table[number] = head | figures
+    for table in (rows, *apart.values()):
+        tell_matches(table, plain)
+    compare_rows(rows, plain, known, questions, seed=seed, margin=margin)
     return rows, apart
 
 

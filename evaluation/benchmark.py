@@ -2,14 +2,14 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from stopwise.controllers.base import Controller
-from stopwise.controllers.baselines import NeverStop
+from stopwise.controllers.baselines import NeverStop, Random
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.oracle import Oracle
 from stopwise.data.errors import DataError, UsageError
@@ -33,6 +33,9 @@ class Arm:
     origin: str | None = None  # where a learned one comes from
     not_applicable: str | None = None  # why it cannot be run at all, if it cannot
     versus: tuple[str, ...] = ()  # names of other rows that it is compared with, besides never_stop
+    # name of a row: this one becomes a random controller under that row's guards, which never stops and makes as many
+    # interventions a run; a fair null of when to intervene
+    matches: str | None = None
 
 
 def missing_signal(table: SignalTable, controller: Controller) -> str | None:
@@ -89,8 +92,8 @@ def benchmark(
         JSON-able rows in the order of `arms`; one that does not apply has ``not_applicable`` instead of figures.
 
     Raises:
-        UsageError: two arms have one name, one is compared with a row that is not there, or one has privileged features
-            without permission.
+        UsageError: two arms have one name, one is compared with or matched to a row that is not there, or one has
+            privileged features without permission.
         DataError: there is no run.
     """
     check_names(arms)
@@ -101,9 +104,11 @@ def benchmark(
     questions = table.question_codes
     full = summarise(baseline, questions)
     bound = summarise(rollout(env, Oracle(), Guards(max_steps=10**9), seed=seed), questions)
-    rows = []
+    arms = list(arms)
+    rows: list[dict[str, Any]] = [{}] * len(arms)
     known: dict[str, Sequence[RunOutcome]] = {}
-    for arm in arms:
+    for number in order_of(arms):
+        arm = arms[number] = made_to_match(arms[number], arms, known, questions)
         head = {"controller": arm.name, "kind": arm.controller.kind, "intervention_model": env.intervention.name}
         if arm.origin is not None:
             head["policy"] = arm.origin
@@ -112,7 +117,7 @@ def benchmark(
         if reason is None and arm.controller.privileged and not table.has_gold.any():
             reason = "no gold: hindsight does not know what a search brought"
         if reason is not None:
-            rows.append(head | {"not_applicable": reason})
+            rows[number] = head | {"not_applicable": reason}
             continue
         if arm.controller.features is not None:
             check_privilege(arm.controller.features, table.info.config, privileged=privileged)
@@ -123,27 +128,97 @@ def benchmark(
         row = layout(outcomes, baseline, questions, seed=seed, margin=margin)
         saved = full["searches"] - row["searches"]
         row["oracle_saving_share"] = _share(saved, full["searches"] - bound["searches"])
-        rows.append(head | row)
+        rows[number] = head | row
+    tell_matches(rows, arms)
     compare_rows(rows, arms, known, questions, seed=seed, margin=margin)
     return rows
 
 
 def check_names(arms: Sequence[Arm]) -> None:
-    """Every row has a name of its own, and `versus` names rows that are there.
+    """Every row has a name of its own, and `versus` and `matches` name rows that are there.
 
     Raises:
         UsageError: one does not.
     """
     names = [arm.name for arm in arms]
+    matches = {arm.name: arm.matches for arm in arms}
     for arm in arms:
         if names.count(arm.name) > 1:
             raise UsageError(f"benchmark: two controllers are called {arm.name!r}; give one another `name`")
-        for other in arm.versus:
+        named = [("compared with", other) for other in arm.versus]
+        named += [] if arm.matches is None else [("matched to", arm.matches)]
+        for what, other in named:
             if other not in names or other == arm.name:
                 raise UsageError(
-                    f"benchmark: {arm.name!r} is to be compared with {other!r}, which is no other row; found "
+                    f"benchmark: {arm.name!r} is to be {what} {other!r}, which is no other row; found "
                     f"{', '.join(name for name in names if name != arm.name) or 'none'}"
                 )
+        first = None if arm.matches is None else matches[arm.matches]
+        if first is not None:
+            raise UsageError(
+                f"benchmark: {arm.name!r} is to be matched to {arm.matches!r}, which is itself matched to {first!r}; "
+                f"name {first!r}"
+            )
+
+
+def order_of(arms: Sequence[Arm]) -> list[int]:
+    """Indices of the arms in the order of running them: a matched one after all that it can be matched to."""
+    return sorted(range(len(arms)), key=lambda number: arms[number].matches is not None)
+
+
+def made_to_match(
+    arm: Arm, arms: Sequence[Arm], known: Mapping[str, Sequence[RunOutcome]], questions: NDArray[np.int64]
+) -> Arm:
+    """A matched arm with the rate that its row's runs give; any other arm as it is.
+
+    The rate is chosen from how many decisions and interventions the row made, over all of its runs together, and from
+    nothing that these brought: so a matched arm may be fitted on the very runs that it is compared on. It cannot be
+    foretold how many decisions its own runs will come to; the row's are taken, and both means stand in the record.
+
+    Args:
+        arm: to be made.
+        arms: of the table.
+        known: outcomes by arm name, without arms that do not apply.
+        questions: of each run, shape (E,); the means are over questions, as those of a row.
+    """
+    if arm.matches is None:
+        return arm
+    row = next(other for other in arms if other.name == arm.matches)
+    if row.name not in known:
+        return replace(arm, not_applicable=f"{row.name} is not applicable")
+    outcomes = known[row.name]
+    stopped = [run for run in outcomes if run.stopped_at is not None and run.stopped_at < row.guards.max_steps]
+    if stopped:
+        return replace(
+            arm,
+            not_applicable=f"{row.name} stops runs, {len(stopped)} of {len(outcomes)}; a random row that never stops "
+            "would have more chances to intervene, and is no match for it",
+        )
+    decisions = np.array([run.decisions for run in outcomes], dtype=np.int64)
+    interventions = np.array([run.interventions for run in outcomes], dtype=np.float64)
+    _, runs_of, counts = np.unique(questions, return_inverse=True, return_counts=True)
+    weights = 1.0 / counts[runs_of]
+    wanted = float(np.average(interventions, weights=weights))
+    rate = matched_intervention_rate(decisions, wanted, row.guards, weights)
+    return replace(arm, controller=Random(stop=0.0, intervene=rate), guards=row.guards)
+
+
+def tell_matches(rows: Sequence[dict[str, Any]], arms: Sequence[Arm]) -> None:
+    """Write into each row that was matched, under ``matched``, to which one, with what rate, and how well it came out.
+
+    Args:
+        rows: laid out already, one an arm, in the order of `arms`; over all runs, or over those of one kind of agent.
+        arms: of the table, as `made_to_match` made them.
+    """
+    by_name = {row["controller"]: row for row in rows}
+    for row, arm in zip(rows, arms, strict=True):
+        if arm.matches is not None and "not_applicable" not in row:
+            row["matched"] = {
+                "row": arm.matches,
+                "rate": arm.controller.params["intervene"],  # at each decision where the guards allow it
+                "interventions_of_row": by_name[arm.matches]["interventions"],  # a run
+                "interventions": row["interventions"],
+            }
 
 
 def compare_rows(
@@ -307,3 +382,50 @@ def matched_stop_rate(lengths: NDArray[np.int64], searches: float, guards: Guard
     if searches <= expected(1.0):
         return 1.0
     return float(np.asarray(brentq(lambda rate: expected(rate) - searches, lowest, 1.0)))
+
+
+def matched_intervention_rate(
+    decisions: NDArray[np.int64],
+    interventions: float,
+    guards: Guards = Guards(),
+    weights: Floats | None = None,
+) -> float:
+    """The probability of intervening, where the guards allow it, at which a run has so many interventions on average.
+
+    What is expected of a rate is computed over the states that the guards tell apart: interventions used, and decisions
+    until another one is allowed.
+
+    Args:
+        decisions: of each run, shape (E,), as if they did not depend on the interventions.
+        interventions: mean number a run wanted.
+        guards: of the random controller, which does not stop.
+        weights: of each run in the mean, shape (E,); None weighs all alike.
+
+    Returns:
+        A probability; 0 where no intervention is wanted, 1 where as many are wanted as the guards let anybody make.
+    """
+    from scipy.optimize import brentq
+
+    chances = np.minimum(decisions, guards.max_steps - 1)  # from max_steps on, the guards stop
+    longest = int(chances.max(initial=0))
+    most, rest = min(guards.max_interventions, longest), min(guards.cooldown, longest)
+
+    def expected(rate: float) -> float:
+        states = np.zeros((most + 1, rest + 1))  # probabilities of interventions used, decisions to wait
+        states[0, 0] = 1.0
+        made = np.zeros(longest + 1)  # up to each decision
+        for number in range(1, longest + 1):
+            hits = rate * states[:most, 0]
+            made[number] = made[number - 1] + hits.sum()
+            states[:most, 0] -= hits
+            waiting = states[:, 1:].copy()
+            states[:, 1:] = 0.0
+            states[:, :rest] += waiting
+            states[1:, rest] += hits
+        return float(np.average(made[chances], weights=weights))
+
+    if interventions <= 0:
+        return 0.0
+    if interventions >= expected(1.0):
+        return 1.0
+    return float(np.asarray(brentq(lambda rate: expected(rate) - interventions, 0.0, 1.0)))

@@ -134,7 +134,8 @@ def read_sources(sources: Sequence[Source], tools: Tools = TOOLS) -> Iterator[Tr
     """Trajectories of chosen files in order, streamed, their ids made unique.
 
     With several files an id begins with its file's path below the folder that they share; an id that comes again in one
-    file gets ``#2``, ``#3`` and so on. A file that cannot be read to its end is a problem.
+    file of another tool gets ``#2``, ``#3`` and so on (our own format has no such runs). A file that cannot be read to
+    its end is a problem.
     """
     folder = os.path.commonpath([source.path.absolute().parent for source in sources]) if sources else ""
     for source in sources:

@@ -19,7 +19,7 @@ from stopwise.data.importers.toolbox import (
     Sample,
     describe,
     make_document,
-    optional_float,
+    optional_finite,
     optional_text,
     question_id,
 )
@@ -113,7 +113,7 @@ def _step(call: Mapping[str, Any], thought: str | None, body: str | None, tools:
     kind = tools.kind(optional_text(call.get("tool_name")) or "")
     query = optional_text(call.get("query")) or body
     queries = (query,) if query else ()
-    seconds = optional_float(call.get("runtime"))
+    seconds = optional_finite(call.get("runtime"), low=0)
     error = optional_text(call.get("error"))
     if call.get("called") is False:
         error = error or "was not executed"

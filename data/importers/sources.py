@@ -22,6 +22,7 @@ from stopwise.data.records import Trajectory
 _DECODER = json.JSONDecoder(
     strict=False, parse_constant={"NaN": None, "Infinity": math.inf, "-Infinity": -math.inf}.__getitem__
 )
+KEEPS_NAN = json.JSONDecoder(strict=False)  # for a format in which a NaN is a mistake
 _ODD_ESCAPE = re.compile(r"\\u(?:[dD][89a-fA-F]|0000)|\0")  # may decode to a lone surrogate or is a NUL
 TOO_DEEP = "JSON nested too deeply"
 _T = TypeVar("_T")
@@ -95,10 +96,11 @@ def read_text(path: Path) -> str:
         return source.read()
 
 
-def json_values(path: Path) -> Iterator[JsonValue | ImportProblem]:
+def json_values(path: Path, decoder: json.JSONDecoder = _DECODER) -> Iterator[JsonValue | ImportProblem]:
     """The JSON values of a file in order: one value, several one after the other, or one a line (streamed).
 
-    A line or value that is not JSON is an `ImportProblem`. Yields nothing else; raises as `open_text`.
+    A line or value that is not JSON is an `ImportProblem`. Yields nothing else; raises as `open_text`. The `decoder`
+    reads NaN as null, unless it is another.
     """
     path = Path(path)
     _check_text(path)
@@ -109,16 +111,17 @@ def json_values(path: Path) -> Iterator[JsonValue | ImportProblem]:
         if by_line:
             for number, line in enumerate(chain(head, source), 1):
                 if line.strip():
-                    yield _line(path, number, line)
+                    yield _line(path, number, line, decoder)
             return
         text = (b"".join(head) + source.read()).decode("utf-8", "replace")
-    yield from _values(path, text)
+    yield from _values(path, text, decoder)
 
 
 def read_rows(
     path: Path,
     convert: Callable[[Any, int], Trajectory | str],
     is_one: Callable[[list[Any]], bool] = lambda items: False,
+    decoder: json.JSONDecoder = _DECODER,
 ) -> Iterator[Trajectory | ImportProblem]:
     """Trajectories of a file of rows: one JSON value, a list of rows, or one row a line.
 
@@ -126,9 +129,10 @@ def read_rows(
         path: the file; raises as `open_text`.
         convert: the trajectory of a row, or the reason why there is none; also given the row's number, from 1.
         is_one: whether a list is itself one row (a bare list of messages), and not a list of rows.
+        decoder: reads NaN as null, unless it is another.
     """
     number = 0
-    for value in json_values(path):
+    for value in json_values(path, decoder):
         if isinstance(value, ImportProblem):
             yield value
             continue
@@ -148,7 +152,7 @@ def guarded(work: Callable[[], _T]) -> _T | str:
         return TOO_DEEP
 
 
-def load_json(text: str | bytes) -> Any:
+def load_json(text: str | bytes, decoder: json.JSONDecoder = _DECODER) -> Any:
     """One JSON value with its texts cleaned (`toolbox.clean_text`); NaN is None, bytes that are not UTF-8 are U+FFFD.
 
     Raises:
@@ -157,7 +161,7 @@ def load_json(text: str | bytes) -> Any:
     """
     odd = b"\\u" in text or b"\0" in text if isinstance(text, bytes) else "\\u" in text or "\0" in text
     text = text.decode("utf-8", "replace") if isinstance(text, bytes) else text
-    value = _DECODER.decode(text)
+    value = decoder.decode(text)
     return clean_json(value) if odd and _ODD_ESCAPE.search(text) else value
 
 
@@ -171,16 +175,16 @@ def _is_object(line: bytes) -> bool:
         return False
 
 
-def _line(path: Path, number: int, line: bytes) -> JsonValue | ImportProblem:
+def _line(path: Path, number: int, line: bytes, decoder: json.JSONDecoder) -> JsonValue | ImportProblem:
     try:
-        return JsonValue(f"line {number}", load_json(line))
+        return JsonValue(f"line {number}", load_json(line, decoder))
     except ValueError as error:
         return ImportProblem(str(path), f"line {number}", _not_json(error, line.decode("utf-8", "replace")))
     except RecursionError:
         return ImportProblem(str(path), f"line {number}", TOO_DEEP)
 
 
-def _values(path: Path, text: str) -> Iterator[JsonValue | ImportProblem]:
+def _values(path: Path, text: str, decoder: json.JSONDecoder) -> Iterator[JsonValue | ImportProblem]:
     odd = bool(_ODD_ESCAPE.search(text))
     position, count = 0, 0
     counted, lines = 0, 1  # lines up to `counted`, so that no text is counted twice
@@ -193,7 +197,7 @@ def _values(path: Path, text: str) -> Iterator[JsonValue | ImportProblem]:
         counted = position
         line = f"line {lines}"
         try:
-            value, end = _DECODER.raw_decode(text, position)
+            value, end = decoder.raw_decode(text, position)
             value = clean_json(value) if odd else value
         except ValueError as error:
             yield ImportProblem(str(path), line, _not_json(error, text[position : position + 200]))

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from stopwise.data.codec import trajectory_from_dict
-from stopwise.data.importers.sources import read_rows
+from stopwise.data.importers.sources import KEEPS_NAN, read_rows
 from stopwise.data.importers.toolbox import ImportProblem, Sample
 from stopwise.data.importers.tools import TOOLS, Tools
 from stopwise.data.records import Trajectory
@@ -23,13 +23,22 @@ def evidence(sample: Sample) -> float:
 def read(path: Path, tools: Tools = TOOLS) -> Iterator[Trajectory | ImportProblem]:
     """Trajectories of a JSON Lines file, streamed; a line that is none is a problem that names the key's path.
 
-    Steps have their kinds already; `tools` is unused.
+    An id names one run: a line whose id came before is a problem, too. Steps have their kinds already; `tools` is
+    unused.
     """
-    yield from read_rows(path, _row)
+    seen: set[int] = set()  # hashes: ids of a large file take much memory
 
+    def row(record: Any, number: int) -> Trajectory | str:
+        try:
+            run = trajectory_from_dict(record)
+        except ValueError as error:
+            return str(error)
+        if hash(run.id) in seen:
+            return (
+                f"id: found {run.id!r}, which a run before it has; expected an id of its own for every run; this one "
+                "is left out, give it another id if it is another run"
+            )
+        seen.add(hash(run.id))
+        return run
 
-def _row(record: Any, number: int) -> Trajectory | str:
-    try:
-        return trajectory_from_dict(record)
-    except ValueError as error:
-        return str(error)
+    yield from read_rows(path, row, decoder=KEEPS_NAN)

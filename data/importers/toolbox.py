@@ -1,6 +1,7 @@
 """What every importer needs: clean text, stable ids, documents from search results, and named problems."""
 
 import hashlib
+import math
 import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
@@ -71,6 +72,12 @@ def optional_float(value: Any) -> float | None:
         return float(value)
     except OverflowError:
         return None
+
+
+def optional_finite(value: Any, low: float = -math.inf) -> float | None:
+    """A finite number that is at least `low`; None for everything else."""
+    number = optional_float(value)
+    return number if number is not None and math.isfinite(number) and number >= low else None
 
 
 def is_finite(value: Any) -> bool:
@@ -227,12 +234,15 @@ def make_document(
     score: Any = None,
     rank: int | None = None,
 ) -> Document | None:
-    """A `Document` from whatever a log holds of it; None when neither an id, a url, a title nor a text is there."""
+    """A `Document` from whatever a log holds of it; None when neither an id, a url, a title nor a text is there.
+
+    A score that is no finite number is not known.
+    """
     text, title, url = optional_text(text), optional_text(title), optional_text(url)
     made = document_id(log_id, url, title, text)
     if made is None:
         return None
-    return Document(id=made, text=text, title=title, url=url, score=optional_float(score), rank=rank)
+    return Document(id=made, text=text, title=title, url=url, score=optional_finite(score), rank=rank)
 
 
 def question_id(question: str, log_id: Any = None) -> str:

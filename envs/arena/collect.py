@@ -19,7 +19,7 @@ from stopwise.controllers.memory.memory import FILE as MEMORY
 from stopwise.data.config import plain
 from stopwise.data.corpus import read_corpus
 from stopwise.data.errors import UsageError
-from stopwise.data.files import atomic_path, read_json, sha256_file, write_json
+from stopwise.data.files import atomic_path, only_process, read_json, sha256_file, write_json
 from stopwise.data.shipped import signals_path
 from stopwise.data.store import read_trajectories, write_trajectories
 from stopwise.envs.arena.branch_store import BRANCH_SCHEMA
@@ -43,6 +43,7 @@ from stopwise.models.ledger import BILL, read_bill
 TRAJECTORIES = "trajectories.parquet"
 BRANCHES = "branches.parquet"
 RECORD = "collection.json"  # the config that the folder's files were made by
+LOCK = ".lock"  # held while a process works on the folder
 
 
 def collect(
@@ -63,14 +64,16 @@ def collect(
         JSON-able: how many runs and branches there are, and the files.
 
     Raises:
-        UsageError: the folder holds another collection, or the config cannot be run.
+        UsageError: the folder holds another collection, another process works on it, or the config cannot be run.
         DataError: the corpus cannot be read, or has no question to ask.
     """
     report = progress or (lambda what, done, total: None)
     out = Path(out)
     groups = groups_of(config)
     control = Control(config, make_encoder=make_encoder)  # what cannot be run is refused before anything is written
-    with closing(control):
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"{out}: is a file; expected a folder")
+    with closing(control), only_process(out, out / LOCK):
         return _collect(config, out, make_encoder, report, groups, control)
 
 
@@ -109,8 +112,6 @@ def _collect(
 
 def _claim(config: CollectConfig, out: Path) -> None:
     """Write down what the folder is for, or check that it is for the same."""
-    if out.exists() and not out.is_dir():
-        raise UsageError(f"{out}: is a file; expected a folder")
     corpus = Path(config.corpus)
     hashes = {
         name: sha256_file(corpus / name) for name in ("corpus.jsonl", "queries.jsonl") if (corpus / name).exists()
@@ -131,7 +132,7 @@ def _claim(config: CollectConfig, out: Path) -> None:
         for left in out.glob(".*.part"):  # by a kill in the middle of a write
             shutil.rmtree(left) if left.is_dir() else left.unlink()
         return
-    if out.exists() and any(not path.name.startswith(f".{RECORD}.") for path in out.iterdir()):
+    if any(path.name != LOCK and not path.name.startswith(f".{RECORD}.") for path in out.iterdir()):
         raise UsageError(f"{out}: is not empty and holds no collection; name another folder")
     write_json(place, record)
 

@@ -76,6 +76,9 @@ def test_from_runs_to_figures(place, answer, command):
     pages = []
     with rating("ann") as (told, _):
         assert (told["items"], told["missing"]) == (6, 6)
+        status, out, err = command("annotate", "rate", "study", "--rater", "ann")
+        assert (status, out) == (2, "")
+        assert "ann.json: another process is working on it; use its address or end it; another person needs" in err
         pages += [judge(told["url"], number, 1, 5) for number in (1, 2, 3)]
     # killed after three answers: they are there, and it goes on
     with rating("ann") as (told, process):
@@ -86,6 +89,7 @@ def test_from_runs_to_figures(place, answer, command):
         process.send_signal(signal.SIGINT)
         assert process.wait(60) == 0
     assert not any(method in page for page in pages for method in METHODS)
+    assert [path.name for path in (place / "study/answers").iterdir()] == ["ann.json"]
     status, out, err = command("annotate", "report", "study")
     assert (status, out) == (2, "")
     assert "raters ann; expected two" in err

@@ -6,6 +6,7 @@ import re
 import pytest
 import yaml
 
+from stopwise.data.files import lock_beside, only_process
 from stopwise.data.store import write_trajectories
 from stopwise.data.world.generate import WorldConfig, write_world
 from stopwise.models.prompts import load_prompt
@@ -103,6 +104,15 @@ def test_finished_arms_outlive_a_result_that_cannot_be_written(config, command, 
     assert len(list((tmp_path / "run.arms").glob("*.parquet"))) == 2
 
 
+def test_arms_that_another_process_works_on_are_refused(config, command, server, tmp_path):
+    with only_process(tmp_path / "run", lock_beside(tmp_path / "run")):
+        status, out, err = command("benchmark", config(), "--out", "run")
+    assert (status, out) == (2, "")
+    assert "run.arms: another process is working on it; wait until that ends, or name another folder" in err
+    assert server.requests == []
+    assert not (tmp_path / "run.arms").exists()
+
+
 def test_a_rethinker_without_a_model_is_refused_at_once(config, command, server):
     rows = [{"kind": "never_stop"}, {"kind": "heuristic", "rethinker": {"kind": "llm"}}]
     arena = {"corpus": "world", "agents": ["quitter"], "questions": 1, "retriever": "bm25"}
@@ -110,3 +120,17 @@ def test_a_rethinker_without_a_model_is_refused_at_once(config, command, server)
     assert status == 2
     assert "llm: is needed by an agent, the controller, the rethinker" in err
     assert server.requests == []
+
+
+def test_a_row_matched_by_interventions_has_the_other_rows_rethinker_and_is_told(config, command, tmp_path):
+    often = {"kind": "random", "name": "often", "params": {"stop": 0, "intervene": 0.4}}
+    often["rethinker"] = {"kind": "random"}
+    rows = [{"kind": "random", "match": "often", "by": "interventions", "versus": ["often"]}, often]
+    arena = {"corpus": "world", "agents": ["quitter", "chaser"], "questions": 4, "retriever": "bm25"}
+    status, out, _ = command("benchmark", config(arena=arena, controllers=rows, llm=None), "--out", "run")
+    assert status == 0
+    matched, reference = json.loads((tmp_path / "run" / "result.json").read_text())["rows"]
+    assert matched["rethinker"] == reference["rethinker"] | {"kind": "random"}
+    assert matched["matched"]["interventions_of_row"] == reference["interventions"] > 0
+    told = f"where it may, {matched['interventions']:.2f} times a run; often {reference['interventions']:.2f}"
+    assert f"random interventions ~ often: intervenes with probability {matched['matched']['rate']:.3f} {told}" in out

@@ -159,6 +159,11 @@ def test_wrong_keys_and_values_of_a_training_run(fails, override, message):
         ("controllers=[{policy: run, match: x}]", "only random can be matched"),
         ("controllers=[{kind: random, match: x}]", "no controller is called 'x'"),
         ("controllers=[{kind: random, match: x, params: {stop: 0.1}}]", "controllers.0.params"),
+        ("controllers=[{kind: random, by: interventions}]", "controllers.0.by: says what `match` matches"),
+        (
+            "controllers=[{kind: random, match: x, by: interventions}, {kind: never_stop}]",
+            "'random interventions ~ x' is to be matched to 'x', which is no other row; found never_stop",
+        ),
         ("controllers=[{policy: run, params: {budget: 1}}]", "controllers.0.params"),
         ("controllers=[{kind: fixed_budget, params: {budget: x}}]", "budget: 'x'"),
         ("controllers.5.kind=oracle", "not one of 1 list items"),

@@ -61,6 +61,15 @@ def test_a_pipe_is_not_waited_for(fails, place):
     assert "pipe: is a pipe" in fails(place / "in" / "a.jsonl", "--gold", place / "pipe")
 
 
+def test_an_empty_path_is_not_the_folder_that_one_stands_in(command, place, monkeypatch):
+    """As from `import "$LOGS"` where LOGS is not set."""
+    monkeypatch.chdir(place / "in")
+    status, stdout, stderr = command("import", "a.jsonl", "", "--out", place / "out.parquet")
+    assert (status, stdout) == (2, "")
+    assert "import: a PATH is empty, ''; name log files, folders, or - for standard input" in stderr
+    assert not (place / "out.parquet").exists()
+
+
 def test_devices_and_sockets(fails, place, monkeypatch):
     assert "/dev/null: is a device; expected a file" in fails("/dev/null")
     monkeypatch.chdir(place)

@@ -127,6 +127,8 @@ def test_the_shipped_configs_are_read():
     assert prompted.arena is not None
     assert prompted.arena.driven
     rules = load_config(BenchmarkConfig, CONFIGS / "papers_benchmark.yaml")
+    matched = {choice.match for choice in rules.controllers if choice.by == "interventions"}
+    assert matched == {f"ds_mcm fast k {k}" for k in (0.5, 1, 2)}
     for choice in rules.controllers:
         assert not asks_model(make_rule(choice.kind or "", choice.params)), choice.name
     for choices in (prompted.controllers, rules.controllers):

@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 pytest.importorskip("trl")
 
 from stopwise.controllers.lm import SmallLM
+from stopwise.data.files import lock_beside, only_process
 from stopwise.data.store import write_trajectories
 from stopwise.runtime import load
 from stopwise.signals.table import read_table
@@ -65,6 +66,14 @@ def test_the_result_says_what_was_done(trained, place):
     assert trained == json.loads((place / "runs/lm/result.json").read_text()) | {"out": "runs/lm"}
     assert not (place / "runs/lm.partial").exists()
     assert {path.name for path in (place / "runs/lm").iterdir()} == {"policy", "sft", "result.json", "config.yaml"}
+
+
+def test_a_run_that_another_process_works_on_is_refused(place, command):
+    with only_process(place / "busy", lock_beside(place / "busy")):
+        status, out, err = command("train", "lm.yaml", "--out", "busy")
+    assert (status, out) == (2, "")
+    assert "busy.partial: another process is working on it" in err
+    assert not list(place.glob("*busy*"))
 
 
 def test_both_policies_serve_a_live_agent(trained, place):

@@ -9,6 +9,9 @@ from stopwise.data.records import Action, AnswerProbe, Criterion, Document, Logp
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 _NUMBER = st.floats(allow_nan=False)
+_FINITE = st.floats(allow_nan=False, allow_infinity=False)
+_SECONDS = st.floats(0, allow_nan=False, allow_infinity=False)
+_PROBABILITY = st.floats(0, 1, exclude_min=True)
 _COUNT = st.integers(0, 2**62)
 _JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.floats(allow_nan=False, allow_infinity=False) | _TEXT,
@@ -26,7 +29,7 @@ def _tuples(strategy, size=3):
 
 
 _DOCUMENT = st.builds(
-    Document, _TEXT, _maybe(_TEXT), _maybe(_TEXT), _maybe(_TEXT), _maybe(_NUMBER), _maybe(st.integers(-5, 2**40))
+    Document, _TEXT, _maybe(_TEXT), _maybe(_TEXT), _maybe(_TEXT), _maybe(_FINITE), _maybe(st.integers(-5, 2**40))
 )
 _LOGPROBS = st.builds(Logprobs, top=_tuples(_tuples(_NUMBER)), source=_TEXT.filter(bool)) | st.builds(
     Logprobs, entropies=_tuples(_NUMBER)
@@ -41,10 +44,10 @@ _STEP = st.builds(
     _maybe(_LOGPROBS),
     _maybe(st.builds(AnswerProbe, _maybe(_TEXT), _maybe(st.booleans()))),
     _maybe(st.sampled_from(Action)),
-    _maybe(_NUMBER),
+    _maybe(_PROBABILITY),
     _maybe(_COUNT),
     _maybe(_COUNT),
-    _maybe(_NUMBER),
+    _maybe(_SECONDS),
     _maybe(_TEXT),
 )
 _TRAJECTORY = st.builds(

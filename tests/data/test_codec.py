@@ -54,7 +54,7 @@ def test_null_and_empty_are_told_apart():
         ({"steps": [{"kind": "search", "tokens_in": True}]}, r"steps\[0\].tokens_in: found True; expected a whole"),
         ({"steps": [{"kind": "search", "tokens_in": 2**70}]}, "a whole number that 64 bits hold"),
         ({"steps": [{"kind": "search", "logged_action": 3}]}, "found 3; expected 0 continue, 1 intervene or 2 stop"),
-        ({"steps": [{"kind": "search", "seconds": "long"}]}, r"seconds: found 'long'; expected a number or \"-inf\""),
+        ({"steps": [{"kind": "search", "seconds": "long"}]}, r"seconds: found 'long'; expected a number of 0 or more"),
         ({"steps": [{"kind": "search", "documents": [{}]}]}, r"steps\[0\].documents\[0\].id: missing; expected text"),
         ({"steps": [{"kind": "search", "logprobs": {}}]}, "found neither of top and entropies; expected one"),
         ({"steps": [{"kind": "search", "logprobs": {"top": [[None]]}}]}, r"top\[0\]\[0\]: found None; expected a num"),
@@ -63,6 +63,35 @@ def test_null_and_empty_are_told_apart():
 def test_what_is_wrong_is_named_by_its_path(change, message):
     with pytest.raises(ValueError, match=message):
         trajectory_from_dict(MINIMAL | change)
+
+
+@pytest.mark.parametrize(
+    ("key", "values", "expected"),
+    [
+        ("propensity", [1.2, -0.1, 0, 0.0, 2, math.nan, "nan", "inf"], "a probability above 0, up to 1"),
+        ("seconds", [-0.5, -1, math.nan, math.inf, "-inf"], "a number of 0 or more"),
+        ("tokens_in", [-1], "a whole number of 0 or more"),
+        ("tokens_out", [-7], "a whole number of 0 or more"),
+    ],
+)
+def test_what_no_run_can_have_is_refused(key, values, expected):
+    for value in values:
+        message = rf"steps\[0\].{key}: found {value!r}; expected {expected}; leave out what is not known"
+        with pytest.raises(ValueError, match=message):
+            trajectory_from_dict(MINIMAL | {"steps": [{"kind": "search", key: value}]})
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, -math.inf, "nan", "-inf", "high"])
+def test_a_score_is_a_finite_number(score):
+    step = {"kind": "search", "documents": [{"id": "a", "score": -3}, {"id": "b", "score": score}]}
+    with pytest.raises(ValueError, match=r"documents\[1\].score: found .*; expected a finite number; leave out what"):
+        trajectory_from_dict(MINIMAL | {"steps": [step]})
+
+
+def test_the_ends_of_what_is_allowed():
+    step = {"kind": "search", "propensity": 1, "seconds": 0, "tokens_in": 0, "tokens_out": 0}
+    [found] = trajectory_from_dict(MINIMAL | {"steps": [step]}).steps
+    assert (found.propensity, found.seconds, found.tokens_in, found.tokens_out) == (1.0, 0.0, 0, 0)
 
 
 def test_no_object_at_all():

@@ -2,11 +2,21 @@ import hashlib
 import json
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from stopwise.data.errors import DataError, UsageError
-from stopwise.data.files import atomic_folder, atomic_path, read_json, sha256_file, write_json
+from stopwise.data.files import (
+    atomic_folder,
+    atomic_path,
+    lock_beside,
+    only_process,
+    read_json,
+    sha256_file,
+    write_json,
+)
 
 
 def _names(folder):
@@ -268,3 +278,43 @@ def test_a_device_is_not_replaced_by_a_file(tmp_path):
     with pytest.raises(UsageError, match="is a device, a pipe or a socket"), atomic_path(pipe) as partial:
         partial.write_text("x")
     assert stat.S_ISFIFO(pipe.stat().st_mode)
+
+
+HOLD = """
+import pathlib, sys, time
+from stopwise.data.files import only_process
+with only_process(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])):
+    print("held", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_folder_is_worked_on_by_one_process_at_a_time(tmp_path):
+    """A killed process holds nothing: its lock goes with it, though the file stays."""
+    folder = tmp_path / "deep" / "run"
+    lock = lock_beside(folder)
+    assert lock.name == ".run.lock"
+    command = [sys.executable, "-c", HOLD, str(folder), str(lock)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        told = "run: another process is working on it; wait until that ends, or name another folder"
+        with pytest.raises(UsageError, match=told), only_process(folder, lock):
+            pytest.fail("two at a time")
+        other.kill()
+    assert lock.exists()
+    with only_process(folder, lock):
+        assert lock.exists()
+        with pytest.raises(UsageError, match="another process"), only_process(folder, lock):
+            pytest.fail("twice in one process")
+    assert list(lock.parent.iterdir()) == []
+    with pytest.raises(ZeroDivisionError), only_process(folder, lock):
+        raise ZeroDivisionError
+    assert not lock.exists()
+
+
+def test_a_lock_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    told = r"cannot be locked \(.*\); name a path in a writable folder"
+    with pytest.raises(UsageError, match=told), only_process(tmp_path / "run", tmp_path / "file" / ".run.lock"):
+        pytest.fail("made")

@@ -15,7 +15,7 @@ from stopwise.envs.interventions import intervention_model
 from stopwise.envs.replay import ReplayEnv
 from stopwise.envs.rewards import Reward
 from stopwise.evaluation.arena import ArenaArm, ArenaBenchmark, arena_rows
-from stopwise.evaluation.benchmark import Arm, benchmark
+from stopwise.evaluation.benchmark import Arm, benchmark, matched_intervention_rate
 from stopwise.models.embedding_cache import CachedEncoder
 from stopwise.signals.compute import compute_table
 from stopwise.signals.features import FeatureSpec
@@ -91,6 +91,27 @@ def test_a_random_rethinker_makes_another_run_at_an_intervention(make_bench):
     arena_rows(bench, [ArenaArm(arm), ArenaArm(other, RethinkerChoice("random"))], REWARD)
     ours, theirs = bench.run(ArenaArm(arm)).runs, bench.run(ArenaArm(other)).runs
     assert any(one.steps != two.steps for one, two in zip(ours, theirs, strict=True))
+
+
+def test_a_random_row_intervenes_as_often_as_the_row_that_it_matches(make_bench):
+    """It is made after that row, wherever it stands, and again in the same way from finished arms."""
+    reference = Arm("often", Random(stop=0.0, intervene=0.3), Guards(cooldown=1, max_interventions=2))
+    arms = [ArenaArm(Arm("by chance", Random(0.0), matches="often", versus=("often",))), ArenaArm(reference)]
+    bench = make_bench()
+    (chance, often), apart = arena_rows(bench, arms, REWARD)
+    assert often["interventions"] > 1
+    assert chance["interventions"] == pytest.approx(often["interventions"], abs=0.5)
+    matched = chance["matched"]
+    assert (matched["row"], matched["interventions_of_row"]) == ("often", often["interventions"])
+    assert matched["interventions"] == chance["interventions"]
+    decisions = np.array([count.decisions for count in bench.run(arms[1]).counts])
+    assert matched["rate"] == matched_intervention_rate(decisions, often["interventions"], reference.guards)
+    assert matched["rate"] == pytest.approx(0.3, abs=0.15)
+    assert "versus" in chance
+    for rows in apart.values():
+        assert rows[0]["matched"]["rate"] == matched["rate"]
+        assert rows[0]["matched"]["interventions_of_row"] == rows[1]["interventions"]
+    assert arena_rows(make_bench(), arms, REWARD) == ([chance, often], apart)
 
 
 def test_finished_arms_are_read_back(make_bench):

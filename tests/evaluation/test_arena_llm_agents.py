@@ -4,7 +4,6 @@ import json
 import re
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from stopwise.controllers.baselines import FixedBudget, NeverStop
@@ -36,16 +35,6 @@ pytest.importorskip("bm25s")
 INFO = SignalInfo(SignalConfig(signals=("Nov", "Sim", "residual_z")), encoder=None, calibrations=(), logs_sha256=None)
 ANSWER_NOW = load_prompt("answer_now").text[:30]
 SEARCHES = 4  # of an agent by itself
-
-
-class Lengths:
-    """Embeds a text as its length."""
-
-    id = "lengths"
-
-    def encode(self, texts):
-        angles = np.array([len(text) for text in texts]) / 100
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
 
 
 def agent_and_controller(body):
@@ -85,10 +74,10 @@ def config(world, server, tmp_path):
 
 
 @pytest.fixture
-def bench_of(tmp_path):
+def bench_of(tmp_path, lengths):
     def make(config, info=INFO, bills=(), name="arms", said=None):
         progress = (lambda *_: None) if said is None else (lambda what, *_: said.append(what))
-        encoder = CachedEncoder(Lengths(), ":memory:")
+        encoder = CachedEncoder(lengths, ":memory:")
         return ArenaBenchmark(config, info, encoder, tmp_path / name, progress, bills)
 
     return make
@@ -100,9 +89,9 @@ def raac(client):
     return ArenaArm(arm)
 
 
-def test_the_agents_are_those_of_collect(config, bench_of, tmp_path):
+def test_the_agents_are_those_of_collect(config, bench_of, lengths, tmp_path):
     alone = bench_of(config).run(None).runs
-    collect(config, tmp_path / "collected", lambda model: Lengths())
+    collect(config, tmp_path / "collected", lambda model: lengths)
     assert tuple(read_trajectories(tmp_path / "collected" / "trajectories.parquet")) == alone
     assert [len(run.search_steps) for run in alone] == [SEARCHES] * 3
 

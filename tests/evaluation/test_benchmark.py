@@ -13,10 +13,17 @@ from stopwise.controllers.heuristic import Heuristic
 from stopwise.controllers.logistic import Logistic
 from stopwise.controllers.oracle import Oracle
 from stopwise.data.errors import DataError, UsageError
+from stopwise.data.records import Action
 from stopwise.envs.interventions import Noop
 from stopwise.envs.replay import ReplayEnv
 from stopwise.envs.rewards import Reward
-from stopwise.evaluation.benchmark import Arm, benchmark, matched_stop_rate, missing_signal
+from stopwise.evaluation.benchmark import (
+    Arm,
+    benchmark,
+    matched_intervention_rate,
+    matched_stop_rate,
+    missing_signal,
+)
 from stopwise.evaluation.rollout import rollout
 from stopwise.evaluation.statistics import power_of
 from stopwise.signals.features import FeatureSpec
@@ -249,3 +256,92 @@ def test_a_rate_matched_controller_makes_as_many_searches_in_replay(run_of, tabl
         rate = matched_stop_rate(lengths, 3.0, guards)
         searches = [run.searches for run in rollout(env, Random(rate), guards)]
         assert np.mean(searches) == pytest.approx(3.0, abs=4 * float(np.std(searches)) / math.sqrt(600))
+
+
+@given(
+    st.lists(st.integers(0, 12), min_size=1, max_size=6),
+    st.floats(0.01, 1.0),
+    st.integers(0, 4),
+    st.integers(0, 5),
+    st.integers(1, 15),
+)
+def test_the_matched_rate_of_interventions_gives_the_wanted_mean(decisions, rate, cooldown, most, last):
+    guards = Guards(cooldown=cooldown, max_interventions=most, max_steps=last)
+
+    def expected(length, rate, t=1, used=0, since=None):  # by the definition: at each decision, intervene or not
+        if t > length:
+            return 0.0
+        since = None if since is None else since + 1
+        allowed = guards.legal(t, used, since, can_intervene=True)[Action.INTERVENE]
+        going_on = expected(length, rate, t + 1, used, since)
+        return rate * (1 + expected(length, rate, t + 1, used + 1, 0)) + (1 - rate) * going_on if allowed else going_on
+
+    wanted = float(np.mean([expected(length, rate) for length in decisions]))
+    found = matched_intervention_rate(np.array(decisions), wanted, guards)
+    assert 0 <= found <= 1
+    assert np.mean([expected(length, found) for length in decisions]) == pytest.approx(wanted, abs=1e-6)
+
+
+def test_a_mean_that_no_rate_reaches_gives_the_nearest_one():
+    decisions = np.array([6, 6])
+    assert matched_intervention_rate(decisions, 0.0, Guards()) == 0
+    assert matched_intervention_rate(decisions, 2.0, Guards(cooldown=3)) == 1  # at the first and fifth of six
+    assert matched_intervention_rate(decisions, 3.0, Guards(cooldown=3)) == 1
+
+
+def test_a_random_row_makes_as_many_interventions_as_the_row_that_it_matches(run_of, table_of):
+    """Its rate comes from that row's interventions and decisions, its guards are that row's, and the record says so."""
+    flags = [3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.0]  # two in each run of eight
+    runs = [run_of([0.1] * 8, id=f"r{n}", question=f"q{n}", signals={"residual_z": flags}) for n in range(300)]
+    guards = Guards(cooldown=1)
+    arms = [
+        Arm("by chance", Random(0.0), matches="ds_mcm", versus=("ds_mcm",)),  # before the row that it is made after
+        Arm("ds_mcm", DsMcm(), guards),
+        Arm("never", NeverStop()),
+        Arm("none", Random(0.0), matches="never"),
+    ]
+    env = ReplayEnv(table_of(runs), FeatureSpec(()), intervention=Noop())
+    chance, ds_mcm, _, none = benchmark(env, arms)
+    assert [row["controller"] for row in (chance, ds_mcm, none)] == ["by chance", "ds_mcm", "none"]
+    assert ds_mcm["interventions"] == 2
+    assert chance["matched"] == {
+        "row": "ds_mcm",
+        "rate": pytest.approx(matched_intervention_rate(np.full(300, 8), 2.0, guards)),
+        "interventions_of_row": 2,
+        "interventions": chance["interventions"],
+    }
+    assert chance["interventions"] == pytest.approx(2, abs=4 / math.sqrt(300))
+    assert chance["versus"]["ds_mcm"]["recall"]["difference"] == 0
+    assert (none["matched"]["rate"], none["interventions"]) == (0, 0)
+    assert "matched" not in ds_mcm
+
+
+def test_a_row_that_cannot_be_matched_says_why(table):
+    arms = [
+        Arm("ds_mcm", DsMcm()),
+        Arm("one", FixedBudget(1)),
+        Arm("as ds_mcm", Random(0.0), matches="ds_mcm"),
+        Arm("as one", Random(0.0), matches="one"),
+    ]
+    rows = {row["controller"]: row for row in benchmark(ReplayEnv(table, FeatureSpec(())), arms)}
+    assert rows["as ds_mcm"]["not_applicable"] == "ds_mcm is not applicable"
+    assert "one stops runs" in rows["as one"]["not_applicable"]
+    assert "matched" not in rows["as one"]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ("nobody", "'x' is to be matched to 'nobody', which is no other row; found never, y"),
+        ("x", "'x' is to be matched to 'x', which is no other row"),
+        ("y", "'x' is to be matched to 'y', which is itself matched to 'never'; name 'never'"),
+    ],
+)
+def test_a_row_to_match_must_be_there(table, other, message):
+    arms = [
+        Arm("x", Random(0.0), matches=other),
+        Arm("never", NeverStop()),
+        Arm("y", Random(0.0), matches="never"),
+    ]
+    with pytest.raises(UsageError, match=message):
+        benchmark(ReplayEnv(table, FeatureSpec(())), arms)

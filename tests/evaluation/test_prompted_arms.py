@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 
 from stopwise.controllers.base import Controller, certain
@@ -37,16 +36,6 @@ LINE = Calibration(slope=0.0, intercept=1.0, sigma=0.2, steps=100)
 INFO = SignalInfo(CONFIG, encoder=None, calibrations=(("quitter", "logged", LINE),), logs_sha256=None)
 
 
-class Lengths:
-    """Embeds a text as its length."""
-
-    id = "lengths"
-
-    def encode(self, texts):
-        angles = np.array([len(text) for text in texts]) / 100
-        return np.stack([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32)
-
-
 class Reader(Controller):
     """Stops at a text that it reads."""
 
@@ -78,9 +67,9 @@ def world(tmp_path_factory):
 
 
 @pytest.fixture
-def bench(world, tmp_path):
+def bench(world, tmp_path, lengths):
     config = CollectConfig(str(world), agents=("quitter",), questions=5, retriever="bm25")
-    return ArenaBenchmark(config, INFO, CachedEncoder(Lengths(), ":memory:"), tmp_path, lambda *_: None)
+    return ArenaBenchmark(config, INFO, CachedEncoder(lengths, ":memory:"), tmp_path, lambda *_: None)
 
 
 @pytest.fixture

@@ -136,3 +136,10 @@ def test_meta_values_hold_in_strict_json():
     assert json_value(value) == {
         "1": None, "a": [None, "x\ufffd"], "b": {"c": None, "d": True}, "e": [2], "f": "b'g'",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("score", [float("inf"), float("-inf"), float("nan"), "high", True])
+def test_a_score_that_is_no_finite_number_is_not_known(score):
+    document = make_document(text="x", score=score)
+    assert document is not None
+    assert document.score is None

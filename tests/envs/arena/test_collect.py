@@ -13,13 +13,13 @@ import pytest
 
 from stopwise.cli.collect import make_encoder as packaged_encoder
 from stopwise.data.errors import DataError, StopwiseError, UsageError
-from stopwise.data.files import sha256_file
+from stopwise.data.files import only_process, sha256_file
 from stopwise.data.records import Action
 from stopwise.data.store import read_trajectories
 from stopwise.data.world.generate import WorldConfig, write_world
 from stopwise.envs.arena.branch_store import read_branches
 from stopwise.envs.arena.branching import BranchConfig, recall
-from stopwise.envs.arena.collect import collect
+from stopwise.envs.arena.collect import LOCK, collect
 from stopwise.envs.arena.collection import CollectConfig, ControllerChoice, RethinkerChoice
 from stopwise.envs.arena.kinds import KINDS
 from stopwise.envs.arena.loop import LoopConfig
@@ -73,6 +73,16 @@ def test_an_interruption_costs_at_most_a_group(config: CollectConfig, word_encod
     assert 4 in seen
     assert 0 not in seen[1:]
     assert hashes(tmp_path / "out") == hashes(tmp_path / "whole")
+
+
+def test_a_folder_that_another_process_works_on_is_refused(config: CollectConfig, word_encoder, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    with only_process(out, out / LOCK), pytest.raises(UsageError, match=f"{out}: another process is working on it"):
+        collect(config, out, word_encoder)
+    assert list(out.iterdir()) == []
+    collect(config, out, word_encoder)
+    (out / LOCK).touch()  # of a killed process
+    collect(config, out, word_encoder)
 
 
 def hashes(folder: Path) -> dict[str, str]:
