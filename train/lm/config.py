@@ -87,7 +87,8 @@ class GrpoOptions(Schedule):
     """Group-relative policy optimisation (TRL) on whole sampled episodes."""
 
     generations: int = 8  # sampled episodes of one run: a group
-    kl: float = 0.0  # TRL's beta
+    kl: float = 0.0  # TRL's beta; the reference is the policy that it starts from
+    scale_rewards: Literal["group", "batch", "none"] = "group"  # by whose spread advantages are divided
     minutes: float | None = None  # ends after this much wall-clock time
 
     def __post_init__(self) -> None:

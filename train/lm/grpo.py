@@ -133,6 +133,9 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
                 callbacks=list(callbacks),
                 rollout_func=self._rollout,
             )
+        if self.ref_model is not None:
+            # without an adapter TRL reads the base again; the reference is the policy that this stage starts from
+            self.accelerator.unwrap_model(self.ref_model).load_state_dict(network.state_dict())
         self.be_quiet()
 
     def _rollout(self, prompts: list[str], trainer: Any) -> dict[str, Any]:
@@ -208,7 +211,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
             here = log_policy[rows, used, left]  # (decisions, 3)
             logps[index, places] = here.gather(1, torch.tensor(actions, device=here.device)[:, None])[:, 0]
             entropies[index, places] = -(here.exp() * here).sum(-1).detach()
-            if model.training:
+            if model.training and torch.is_grad_enabled():  # a reference is only read
                 self._state_gradients += len(places)
         return logps, entropies if compute_entropy else None, None
 
@@ -298,6 +301,7 @@ def group_trainer(
         num_generations=options.generations,
         max_completion_length=max(episode.tokens for episode in episodes),
         beta=options.kl,
+        scale_rewards=options.scale_rewards,
         mask_truncated_completions=False,
         log_completions=False,
         shuffle_dataset=False,  # `_order` has shuffled
