@@ -1,12 +1,14 @@
 """Sampling, decoding, log-probabilities and the gradient of group-relative policy optimisation."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import TrainerCallback
 
 from stopwise.controllers.guards import Guards
 from stopwise.data.errors import DataError
@@ -18,7 +20,7 @@ from stopwise.train.lm import grpo
 from stopwise.train.lm import trainer as lm_trainer
 from stopwise.train.lm.config import GrpoOptions, LoraOptions
 from stopwise.train.lm.episodes import LmEpisode, Part
-from stopwise.train.lm.grpo import Draws, GroupTrainer, NoSpreadWarning, group_trainer, sample_episode
+from stopwise.train.lm.grpo import Draws, GroupTrainer, NoSpreadWarning, TimeLimit, group_trainer, sample_episode
 from stopwise.train.lm.network import changed_arrays, former_names, trainable
 from stopwise.train.lm.scoring import policies
 from stopwise.train.lm.stages import learn
@@ -247,6 +249,87 @@ class TestWarnings:
         base = fresh()
         with pytest.raises(DataError, match=r"run 'r0' is longer than one context; raise `context_rows`"):
             GroupTrainer(base.network, trainer.args, trainer.tokens, base.tokenizer, [long], [first])
+
+
+class Clock:
+    """Stands for `time`."""
+
+    def __init__(self, now=100.0):
+        self.now = now
+
+    def monotonic(self):
+        return self.now
+
+
+class Ticking(TrainerCallback):
+    """Every step takes as long."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds = clock, seconds
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.clock.now += self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    for module in (grpo, lm_trainer):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+class TestTimeLimit:
+    @pytest.mark.parametrize(
+        ("warmup", "wanted"),
+        [
+            (0.0, {0: 1.0, 15: 0.75, 45: 0.25, 60: 0.0, 66: 0.0}),
+            (0.1, {0: 0.0, 3: 0.5, 6: 1.0, 33: 0.5, 60: 0.0}),
+            (1.0, {0: 0.0, 45: 0.75, 60: 0.0}),
+        ],
+    )
+    def test_the_rate_by_the_clock(self, clock, warmup, wanted):
+        limit, control = TimeLimit(1.0, warmup), SimpleNamespace(should_training_stop=False)
+        state = SimpleNamespace(global_step=7, max_steps=10**9, log_history=[])
+        clock.now = 130.0  # TRL's initialisation does not count
+        limit.on_train_begin(None, state, control)
+        for seconds, rate in wanted.items():
+            clock.now = 130.0 + seconds
+            limit.on_optimizer_step(None, state, control)
+            assert limit.rate() == pytest.approx(rate, abs=1e-5)
+            limit.on_step_end(None, state, control)
+            assert control.should_training_stop is (seconds >= 60)
+
+    def test_a_resumed_stage_has_used_a_part_of_its_time(self, clock):
+        limit = TimeLimit(1.0)
+        state = SimpleNamespace(global_step=7, max_steps=10**9, log_history=[{"seconds": 15.0}, {"seconds": 30.0}])
+        limit.on_train_begin(None, state, None)
+        clock.now += 15
+        limit.on_optimizer_step(None, state, None)
+        assert limit.rate() == pytest.approx(0.25)
+
+    def test_steps_that_end_first_decide(self, clock):
+        limit = TimeLimit(1.0)
+        limit.on_train_begin(None, SimpleNamespace(log_history=[]), None)
+        clock.now += 6
+        limit.on_optimizer_step(None, SimpleNamespace(global_step=2, max_steps=4), None)
+        assert limit.rate() == pytest.approx(0.25)  # three of four steps are done, and a tenth of the time
+
+    @pytest.mark.filterwarnings("ignore::stopwise.train.lm.grpo.NoSpreadWarning")
+    def test_training_uses_it(self, clock, fresh, run_of, tokens_of, episodes_of, config_of, tmp_path):
+        base, tokens = fresh(), tokens_of(0)
+        episodes = episodes_of(some_runs(run_of), tokens, Reward(search=0.05), GUARDS, Forbidden())
+        options = GrpoOptions(
+            epochs=1000, batch=4, micro_batch=4, generations=4, learning_rate=1e-4, warmup=0, evaluate_every=2,
+            minutes=0.5,
+        )  # fmt: skip
+        given = (base.network.train(), base.tokenizer, tokens, episodes, episodes)
+        trainer = group_trainer(*given, options, config_of(), tmp_path / "grpo", [Ticking(clock, 6.0)])
+        result = learn(trainer, base.network, config_of(), tmp_path / "grpo", keep_start=True)
+        rates = [entry["learning_rate"] for entry in result.curve if "loss" in entry]
+        assert rates == pytest.approx([1e-4, 0.8e-4, 0.6e-4, 0.4e-4, 0.2e-4], rel=1e-3)
+        assert [entry["step"] for entry in result.curve if "eval_return" in entry] == [0, 2, 4, 5]
+        assert result.seconds == pytest.approx(30)
 
 
 @pytest.mark.filterwarnings("ignore::stopwise.train.lm.grpo.NoSpreadWarning")
