@@ -133,9 +133,9 @@ def compare(seed: int, exact: dict[str, Any], grpo: dict[str, Any]) -> dict[str,
     def share(there: dict[str, float] | None, theirs: dict[str, float]) -> float | None:
         return None if there is None or theirs is looks[0] else there["seconds"] / theirs["seconds"]
 
-    def told(there: dict[str, float] | None, part: float | None) -> str:
+    def told(there: dict[str, float] | None, of_time: float | None) -> str:
         when = "no look" if there is None else f"{there['seconds']:.0f} s"
-        return when if part is None else f"{when} ({part:.2f} of the time)"
+        return when if of_time is None else f"{when} ({of_time:.2f} of the time)"
 
     at_final, at_best = reached(final["eval_return"]), reached(best["eval_return"])
     share_final, share_best = share(at_final, final), share(at_best, best)

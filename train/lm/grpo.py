@@ -149,6 +149,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
             limit, chosen = self.limit, self.optimizer if optimizer is None else optimizer
+            assert chosen is not None
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(chosen, lambda _: limit.rate())
             self._created_lr_scheduler = True
         return self.lr_scheduler
