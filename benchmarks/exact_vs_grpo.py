@@ -3,12 +3,17 @@ r"""The exact policy gradient against GRPO, from the same supervised start, on t
     python benchmarks/exact_vs_grpo.py configs/lm_exact.yaml --work runs/exact_vs_grpo --minutes 20 \\
         --out docs/results/exact_vs_grpo.json
 
-GRPO's learning rate is the best of three on validation after a tenth of its time each; then it has its whole time.
-Curves hold the exact expected return on the same validation runs, over wall-clock seconds and over state-gradients (the
-states whose gradient was taken). An interrupted benchmark goes on: call it again.
+GRPO's learning rate is the best of three on validation after a tenth of its time each; then it has its whole time, in
+which that of the trials does not count. How many steps a time allows is not known before, so the rate rises and falls
+with the time and is zero at its end. GRPO is judged twice: by its last look at the validation runs, and by its best,
+whose weights `stopwise train` keeps.
 
-GRPO's learning rate is constant, without a warmup: how many steps its time allows is not known before. The layers below
-the adapter are computed before its clock starts, while the exact gradient pays for them within its own time.
+Curves hold the exact expected return on the same validation runs, over wall-clock seconds and over state-gradients (the
+states whose gradient was taken). The layers below the adapter are computed before either clock starts, and the
+supervised stage is in neither. An interrupted benchmark goes on: call it again.
+
+Each of `--variants "grpo.kl=0.01 grpo.learning_rate=1e-4"` is one more GRPO with its whole time and other settings, at
+the rate that these or the config name.
 """
 
 import argparse
@@ -28,10 +33,7 @@ from stopwise.train.lm.run import learn_stages, matmul_precision, prepare
 
 RATES = (3e-5, 1e-4, 3e-4)  # of GRPO
 TRIAL_SHARE = 0.1  # of its time, for each
-ENDLESS: dict[str, Any] = {
-    "epochs": 1000.0,
-    "warmup": 0.0,
-}  # so the rate does not fall within its time, nor crawl up in it
+ENDLESS = 1000.0  # epochs: the time ends first
 
 
 def main() -> None:
@@ -42,6 +44,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, default=20.0, help="of GRPO")
     parser.add_argument("--rates", type=float, nargs=3, default=RATES)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
+    parser.add_argument("--variants", nargs="+", default=[], help="of GRPO: overrides in one word for each")
     parser.add_argument("--out", type=Path, required=True)
     args = parser.parse_args()
     config = load_config(LmConfig, args.config, [*args.overrides, "method=exact"])
@@ -50,32 +53,40 @@ def main() -> None:
     trunk = warm(config, table)
     seeds = []
     for seed in args.seeds:
-        exact, _ = part(replace(config, seed=seed), table, args.work / f"{seed}-exact")
+        exact = part(replace(config, seed=seed), table, args.work / f"{seed}-exact", trunk)
         start = args.work / f"{seed}-exact"  # its folder holds the supervised start as well
         trials = {}
         for rate in args.rates:
-            options = replace(config.grpo, **ENDLESS, learning_rate=rate, minutes=TRIAL_SHARE * args.minutes)
+            options = replace(config.grpo, epochs=ENDLESS, learning_rate=rate, minutes=TRIAL_SHARE * args.minutes)
             trials[rate] = grpo(config, seed, options, table, args.work / f"{seed}-grpo-{rate:g}", start, trunk)
         best = max(trials, key=lambda rate: trials[rate]["best_return"])
-        options = replace(config.grpo, **ENDLESS, learning_rate=best, minutes=args.minutes)
+        options = replace(config.grpo, epochs=ENDLESS, learning_rate=best, minutes=args.minutes)
         whole = grpo(config, seed, options, table, args.work / f"{seed}-grpo", start, trunk)
-        seeds.append(compare(seed, exact, whole) | {"trials": trials, "rate": best})
+        seeds.append(compare(seed, exact, whole) | {"trials": trials, "rate": best, "variants": {}})
         say(f"seed {seed}: {seeds[-1]['text']}")
+        for number, words in enumerate(args.variants):
+            options = load_config(LmConfig, args.config, [*args.overrides, *words.split()]).grpo
+            options = replace(options, epochs=ENDLESS, minutes=args.minutes)
+            other = grpo(config, seed, options, table, args.work / f"{seed}-variant-{number}", start, trunk)
+            found = compare(seed, exact, other)
+            seeds[-1]["variants"][words] = {key: value for key, value in found.items() if key not in ("exact", "sft")}
+            say(f"seed {seed}, {words}: {found['text']}")
     command = ["python", "benchmarks/exact_vs_grpo.py", str(args.config), *args.overrides]
     command += ["--work", "WORK", "--minutes", f"{args.minutes:g}", "--rates", *(f"{rate:g}" for rate in args.rates)]
-    command += ["--seeds", *map(str, args.seeds), "--out", str(args.out)]
+    command += ["--seeds", *map(str, args.seeds)]
+    if args.variants:
+        command += ["--variants", *(f'"{words}"' for words in args.variants)]
+    command += ["--out", str(args.out)]
     write_json(args.out, provenance(command, plain(config), {"signals": path}) | {"seeds": seeds})
 
 
-def part(
-    config: LmConfig, table: Any, work: Path, known: FrozenTrunk | None = None
-) -> tuple[dict[str, Any], FrozenTrunk | None]:
-    """Train through a config's stages, or read back what was done: the curves of all stages, and hidden states.
+def part(config: LmConfig, table: Any, work: Path, trunk: FrozenTrunk | None) -> dict[str, Any]:
+    """Train through a config's stages, or read back what was done: the curves of all stages.
 
     No policy is made of them, so that no time goes into thresholds.
     """
-    learned = learn_stages(config, table, prepare(config, table), work, known=known)
-    return {stage: asdict(result) for stage, (_, result) in learned.stages.items()}, learned.trunk
+    learned = learn_stages(config, table, prepare(config, table), work, known=trunk)
+    return {stage: asdict(result) for stage, (_, result) in learned.stages.items()}
 
 
 def warm(config: LmConfig, table: Any) -> FrozenTrunk | None:
@@ -100,34 +111,50 @@ def grpo(
     for name in ("sft.json", "sft.safetensors"):  # a finished stage is read, not trained again
         if not (work / name).exists():
             (work / name).write_bytes((start / name).read_bytes())
-    return part(replace(config, seed=seed, method="grpo", grpo=options), table, work, trunk)[0]["grpo"]
+    return part(replace(config, seed=seed, method="grpo", grpo=options), table, work, trunk)["grpo"]
 
 
 def compare(seed: int, exact: dict[str, Any], grpo: dict[str, Any]) -> dict[str, Any]:
-    """When the exact gradient first has what GRPO has at its end, and at its best."""
+    """When the exact gradient first has what GRPO has at its end, and at its best, each against GRPO's own time there.
+
+    The share of the best is None where no look of GRPO is better than its first, which both have from the start.
+    """
     looks = [entry for entry in grpo["curve"] if "eval_return" in entry]
-    final, spent = looks[-1]["eval_return"], looks[-1]["seconds"]
     ours = [entry for entry in exact["exact"]["curve"] if "eval_return" in entry]
+    final, best = looks[-1], max(looks, key=lambda entry: entry["eval_return"])  # the first of equal ones
+
+    def figures(entry: dict[str, float]) -> dict[str, float]:
+        return {key: entry[key] for key in ("eval_return", "seconds", "state_gradients")}
 
     def reached(value: float) -> dict[str, float] | None:
         found = next((entry for entry in ours if entry["eval_return"] >= value), None)
-        return None if found is None else {key: found[key] for key in ("seconds", "state_gradients", "eval_return")}
+        return None if found is None else figures(found)
 
-    there = reached(final)
-    share = None if there is None else there["seconds"] / spent
+    def share(there: dict[str, float] | None, theirs: dict[str, float]) -> float | None:
+        return None if there is None or theirs is looks[0] else there["seconds"] / theirs["seconds"]
+
+    def told(there: dict[str, float] | None, of_time: float | None) -> str:
+        when = "no look" if there is None else f"{there['seconds']:.0f} s"
+        return when if of_time is None else f"{when} ({of_time:.2f} of the time)"
+
+    at_final, at_best = reached(final["eval_return"]), reached(best["eval_return"])
+    share_final, share_best = share(at_final, final), share(at_best, best)
     return {
         "seed": seed,
         "start_return": ours[0]["eval_return"],
         "exact": exact["exact"],
         "sft": exact["sft"],
         "grpo": grpo,
-        "grpo_final": {"eval_return": final, "seconds": spent, "state_gradients": looks[-1]["state_gradients"]},
-        "exact_reaches_grpo_final": there,
-        "exact_reaches_grpo_best": reached(max(entry["eval_return"] for entry in looks)),
-        "share_of_time": share,
+        "grpo_final": figures(final),
+        "grpo_best": figures(best),
+        "exact_reaches_grpo_final": at_final,
+        "exact_reaches_grpo_best": at_best,
+        "share_of_time": share_final,
+        "share_of_time_best": share_best,
         "target_share_of_time": 0.2,
-        "text": f"grpo ends at {final:.4f} after {spent:.0f} s; exact is there at "
-        + ("no look" if there is None else f"{there['seconds']:.0f} s ({share:.2f} of the time)"),
+        "text": f"grpo ends at {final['eval_return']:.4f} after {final['seconds']:.0f} s; exact is there at "
+        f"{told(at_final, share_final)}; grpo's best is {best['eval_return']:.4f} after {best['seconds']:.0f} s; exact "
+        f"is there at {told(at_best, share_best)}",
     }
 
 

@@ -1,6 +1,7 @@
 """The scripts behind published numbers, run as scripts with tiny sizes."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -191,3 +192,81 @@ def test_injection_of_the_slow_monitor(tmp_path: Path, server: Any) -> None:
     prompts = [request["messages"][0]["content"] for request in server.requests[asked:]]
     assert len(prompts) == slow["decisions"]
     assert all("<went_well>" in prompt and prompt.count("Learnt: ") == 4 for prompt in prompts)
+
+
+@pytest.fixture
+def small_table(questions_of: Any, run_of: Any, table_of: Any, tmp_path: Path) -> Path:
+    """Signals of runs in which nothing more is found once Cov is 1."""
+    from stopwise.signals.table import write_table
+
+    chance = np.random.default_rng(0)
+    runs = []
+    for split, count in (("train", 16), ("val", 4)):
+        for number, question in enumerate(questions_of(split, count)):
+            finds, idle = int(chance.integers(1, 4)), int(chance.integers(1, 4))
+            recall = [0.25 * min(step + 1, finds) for step in range(finds + idle)]
+            signals = {"Cov": [float(step + 1 >= finds) for step in range(finds + idle)]}
+            runs.append(run_of(recall, id=f"{split}{number}", question=question, signals=signals))
+    write_table(tmp_path / "signals.parquet", table_of(runs))
+    return tmp_path / "signals.parquet"
+
+
+def test_exact_vs_grpo(small_table: Path, tmp_path: Path) -> None:
+    pytest.importorskip("trl")
+    few = {"epochs": 1.0, "batch": 4, "micro_batch": 4, "evaluate_every": 2, "learning_rate": 5e-4, "warmup": 0.0}
+    config: dict[str, Any] = {"kind": "lm", "base": "tiny-random", "lora": {"rank": 2, "alpha": 4, "layers": 1}}
+    config |= {"signals": str(small_table), "features": ["Cov"], "runs": None, "validation_runs": None}
+    config |= {"targets": {"folds": 3, "min_rows": 10}, "sft": few, "exact": few, "grpo": few | {"generations": 4}}
+    (tmp_path / "lm.yaml").write_text(yaml.safe_dump(config))
+    work, out = tmp_path / "work", tmp_path / "out.json"
+    words = ("exact_vs_grpo.py", tmp_path / "lm.yaml", "exact.epochs=2", "--work", work, "--minutes", 0.05)
+    words += ("--rates", 1e-5, 1e-4, 5e-4, "--seeds", 3, "--out", out)
+    script(*words, "--variants", "grpo.kl=0.1 grpo.learning_rate=2e-4")
+    result = json.loads(out.read_text(encoding="utf-8"))
+    assert "--minutes 0.05 --rates 1e-05 0.0001 0.0005 --seeds 3 --variants " in result["command"]
+    assert '--variants "grpo.kl=0.1 grpo.learning_rate=2e-4" --out' in result["command"]
+    assert str(work) not in result["command"]
+    (found,) = result["seeds"]
+    assert found["seed"] == 3
+    assert list(found["trials"]) == ["1e-05", "0.0001", "0.0005"]
+    assert found["rate"] in (1e-5, 1e-4, 5e-4)
+    exact, grpo = ([e for e in found[name]["curve"] if "eval_return" in e] for name in ("exact", "grpo"))
+    assert [entry["step"] for entry in exact] == [0, 2, 4, 6, 8]
+    assert grpo[0]["eval_return"] == exact[0]["eval_return"] == found["start_return"]  # the same start
+    assert grpo[-1]["seconds"] >= 3
+    steps = [entry for entry in found["grpo"]["curve"] if "loss" in entry]
+    rates = [entry["learning_rate"] for entry in steps]
+    assert rates[0] == found["rate"]
+    assert rates == sorted(rates, reverse=True)
+    assert len(rates) == 1 or rates[-1] < rates[0]  # they fall with the time, in which a busy machine may take one step
+    last, best = grpo[-1], max(grpo, key=lambda entry: entry["eval_return"])
+    for name, entry in (("grpo_final", last), ("grpo_best", best)):
+        assert found[name] == {key: entry[key] for key in ("eval_return", "seconds", "state_gradients")}
+    [(words, variant)] = found["variants"].items()
+    assert words == "grpo.kl=0.1 grpo.learning_rate=2e-4"
+    steps = [entry for entry in variant["grpo"]["curve"] if "loss" in entry]
+    assert max(entry["learning_rate"] for entry in steps) <= 2e-4
+    assert all("kl" in entry for entry in steps)
+    assert variant["start_return"] == found["start_return"]
+
+
+def test_shares_of_time() -> None:
+    """Seconds of exact over seconds of GRPO, at GRPO's last look and at its best."""
+    pytest.importorskip("trl")
+    compare = runpy.run_path(str(BENCHMARKS / "exact_vs_grpo.py"))["compare"]
+
+    def curve(*looks: tuple[float, float]) -> dict[str, Any]:
+        made = [{"eval_return": value, "seconds": at, "state_gradients": round(10 * at)} for at, value in looks]
+        return {"curve": [made[0], {"loss": 0.5, "seconds": 1.0}, *made[1:]]}
+
+    exact = {"sft": curve((0, 0)), "exact": curve((1, 0.125), (6, 0.25), (30, 0.375))}
+    found = compare(0, exact, curve((2, 0.125), (10, 0.25), (20, 0.3125), (60, 0.1875)))
+    assert found["grpo_final"] == {"eval_return": 0.1875, "seconds": 60, "state_gradients": 600}
+    assert found["grpo_best"] == {"eval_return": 0.3125, "seconds": 20, "state_gradients": 200}
+    assert found["exact_reaches_grpo_final"] == {"eval_return": 0.25, "seconds": 6, "state_gradients": 60}
+    assert found["exact_reaches_grpo_best"] == {"eval_return": 0.375, "seconds": 30, "state_gradients": 300}
+    assert (found["share_of_time"], found["share_of_time_best"]) == (0.1, 1.5)
+    never = compare(0, exact, curve((2, 0.125), (10, 0.5), (20, 0.5)))
+    assert (never["grpo_best"]["seconds"], never["share_of_time"], never["share_of_time_best"]) == (10, None, None)
+    fallen = compare(0, exact, curve((2, 0.125), (10, 0.0625)))  # the best is the start that both share
+    assert (fallen["share_of_time"], fallen["share_of_time_best"]) == (0.1, None)

@@ -87,13 +87,18 @@ class GrpoOptions(Schedule):
     """Group-relative policy optimisation (TRL) on whole sampled episodes."""
 
     generations: int = 8  # sampled episodes of one run: a group
-    kl: float = 0.0  # TRL's beta
-    minutes: float | None = None  # ends after this much wall-clock time
+    kl: float = 0.0  # TRL's beta; the reference is the policy that it starts from
+    scale_rewards: Literal["group", "batch", "none"] = "group"  # by whose spread advantages are divided
+    # ends after this much wall-clock time; the rate then rises and falls with the time in place of the steps (with the
+    # steps where `epochs` end first), so that it is zero at the end
+    minutes: float | None = None
 
     def __post_init__(self) -> None:
         Schedule.__post_init__(self)
         check_number("grpo.generations", self.generations, low=2, whole=True)
         check_number("grpo.kl", self.kl, low=0)
+        if self.minutes is not None:
+            check_number("grpo.minutes", self.minutes, low=1e-6)
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import broadcast_object_list
 from numpy.typing import NDArray
 from transformers import EarlyStoppingCallback, TrainerCallback
 from trl.trainer.grpo_config import GRPOConfig
@@ -105,8 +106,9 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
         validation: Sequence[LmEpisode],
         callbacks: Sequence[TrainerCallback] = (),
         trunk: FrozenTrunk | None = None,
+        limit: "TimeLimit | None" = None,
     ) -> None:
-        """Set up; arguments as in `PolicyTrainer`.
+        """Set up; arguments as in `PolicyTrainer`, and a time limit, by which the learning rate falls.
 
         Raises:
             DataError: a run is longer than one context.
@@ -120,6 +122,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
         self.validation = list(validation)
         self.tokens = tokens
         self.trunk = trunk
+        self.limit = limit
         self.start_clock()
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*rollout_func.*experimental.*")
@@ -130,10 +133,26 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
                 train_dataset=Dataset.from_dict({"prompt": [str(number) for number in _order(arguments, episodes)]}),
                 eval_dataset=Dataset.from_dict({"prompt": ["0"]}),  # `evaluate` looks at `validation`
                 processing_class=tokenizer,
-                callbacks=list(callbacks),
+                callbacks=[*callbacks, *([] if limit is None else [limit])],
                 rollout_func=self._rollout,
             )
+        if self.ref_model is not None:
+            # without an adapter TRL reads the base again; the reference is the policy that this stage starts from
+            self.accelerator.unwrap_model(self.ref_model).load_state_dict(network.state_dict())
         self.be_quiet()
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """The schedule of the learning rate: by the clock where the time is limited, else that of the arguments."""
+        if self.limit is None:
+            return super().create_scheduler(num_training_steps, optimizer)
+        if self.lr_scheduler is None:
+            limit, chosen = self.limit, self.optimizer if optimizer is None else optimizer
+            assert chosen is not None
+            self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(chosen, lambda _: limit.rate())
+            self._created_lr_scheduler = True
+        return self.lr_scheduler
 
     def _rollout(self, prompts: list[str], trainer: Any) -> dict[str, Any]:
         """Sample one episode for each prompt, which is a run's number."""
@@ -208,7 +227,7 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
             here = log_policy[rows, used, left]  # (decisions, 3)
             logps[index, places] = here.gather(1, torch.tensor(actions, device=here.device)[:, None])[:, 0]
             entropies[index, places] = -(here.exp() * here).sum(-1).detach()
-            if model.training:
+            if model.training and torch.is_grad_enabled():  # a reference is only read
                 self._state_gradients += len(places)
         return logps, entropies if compute_entropy else None, None
 
@@ -298,16 +317,16 @@ def group_trainer(
         num_generations=options.generations,
         max_completion_length=max(episode.tokens for episode in episodes),
         beta=options.kl,
+        scale_rewards=options.scale_rewards,
         mask_truncated_completions=False,
         log_completions=False,
         shuffle_dataset=False,  # `_order` has shuffled
     )
     extra: list[TrainerCallback] = list(callbacks)
-    if options.minutes is not None:
-        extra.append(_TimeLimit(options.minutes))
+    limit = None if options.minutes is None else TimeLimit(options.minutes, options.warmup)
     if options.patience:
         extra.append(EarlyStoppingCallback(options.patience))
-    return GroupTrainer(network, arguments, tokens, tokenizer, episodes, validation, extra, trunk)
+    return GroupTrainer(network, arguments, tokens, tokenizer, episodes, validation, extra, trunk, limit)
 
 
 def _order(arguments: GRPOConfig, episodes: Sequence[LmEpisode]) -> NDArray[np.int64]:
@@ -321,20 +340,48 @@ def _order(arguments: GRPOConfig, episodes: Sequence[LmEpisode]) -> NDArray[np.i
     return np.concatenate([chance.permutation(len(episodes)) for _ in range(-(-needed // len(episodes)))])
 
 
-class _TimeLimit(TrainerCallback):
-    """Ends training at the first step after a time, with a look at the validation runs."""
+class TimeLimit(TrainerCallback):
+    """Ends training at the first step after a time, with a look at the validation runs; the rate falls to zero with it.
 
-    def __init__(self, minutes: float) -> None:
-        self._minutes = minutes
+    How many steps the time allows is not known before, so the learning rate follows the clock: it rises linearly over
+    the first share `warmup` and falls linearly to zero at the end. The clock is read once a step, after the weights
+    have changed, and the next step uses what it said; a checkpoint keeps that rate and the seconds so far, so a resumed
+    stage goes on as if it had not been interrupted.
+    """
+
+    def __init__(self, minutes: float, warmup: float = 0.0) -> None:
+        """Set up.
+
+        Args:
+            minutes: of wall-clock time, over all resumptions.
+            warmup: share of the time over which the rate rises.
+        """
+        self._seconds = 60 * minutes
+        self._warmup = warmup
         self._started = time.monotonic()
+        self._time = 0.0  # share that is gone
+        self._spent = 0.0  # the same, or the share of the steps where that is more
+
+    def rate(self) -> float:
+        """Learning rate of the next step, as a share of the highest."""
+        if self._spent >= 1:
+            return 0.0
+        if self._spent < self._warmup:
+            return self._spent / self._warmup
+        return (1 - self._spent) / (1 - self._warmup)
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Start the clock; a resumed stage has used a part of its time."""
         self._started = time.monotonic() - seconds_so_far(state)
 
+    def on_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Look at the clock, all processes at that of the first: they have to agree on the rate and on the end."""
+        [self._time] = broadcast_object_list([(time.monotonic() - self._started) / self._seconds])
+        self._spent = max(self._time, (state.global_step + 1) / state.max_steps)
+
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Look at the clock."""
-        if time.monotonic() - self._started >= 60 * self._minutes:
+        """End, if the time is up."""
+        if self._time >= 1:
             control.should_training_stop = control.should_evaluate = control.should_save = True
 
 

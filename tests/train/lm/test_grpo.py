@@ -1,12 +1,14 @@
 """Sampling, decoding, log-probabilities and the gradient of group-relative policy optimisation."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers import TrainerCallback
 
 from stopwise.controllers.guards import Guards
 from stopwise.data.errors import DataError
@@ -15,10 +17,11 @@ from stopwise.envs.interventions import Forbidden, Noop
 from stopwise.envs.lattice import expected, lattices, masked
 from stopwise.envs.rewards import Reward
 from stopwise.train.lm import grpo
-from stopwise.train.lm.config import GrpoOptions
+from stopwise.train.lm import trainer as lm_trainer
+from stopwise.train.lm.config import GrpoOptions, LoraOptions
 from stopwise.train.lm.episodes import LmEpisode, Part
-from stopwise.train.lm.grpo import Draws, GroupTrainer, NoSpreadWarning, group_trainer, sample_episode
-from stopwise.train.lm.network import former_names
+from stopwise.train.lm.grpo import Draws, GroupTrainer, NoSpreadWarning, TimeLimit, group_trainer, sample_episode
+from stopwise.train.lm.network import changed_arrays, former_names, trainable
 from stopwise.train.lm.scoring import policies
 from stopwise.train.lm.stages import learn
 
@@ -202,6 +205,18 @@ class TestLogProbabilities:
             assert found[name].numpy() == pytest.approx(parameter.grad.numpy(), abs=2e-5)
         assert max(float(gradient.abs().max()) for gradient in found.values()) > 1e-3
 
+    @pytest.mark.parametrize("scale", ["group", "batch", "none"])
+    def test_by_whose_spread_advantages_are_divided(self, trainer_of, uplift_of, scale):
+        trainer = trainer_of(uplift_of(0.4), scale_rewards=scale)
+        torch.manual_seed(1)
+        with former_names():
+            batch = trainer._generate_and_score_completions([{"prompt": str(n)} for n in (0, 2) for _ in range(4)])
+        groups = torch.tensor([use.value for use in trainer._uses], dtype=torch.float32).view(2, 4)
+        spreads = {"group": groups.std(dim=1, keepdim=True), "batch": groups.std(), "none": torch.tensor(1 - 1e-4)}
+        wanted = (groups - groups.mean(dim=1, keepdim=True)) / (spreads[scale] + 1e-4)
+        assert len({round(float(spread), 3) for spread in (*spreads["group"].flatten(), groups.std())}) == 3
+        assert batch["advantages"].numpy() == pytest.approx(wanted.flatten().numpy(), abs=1e-4)
+
     def test_one_pass_reads_all_episodes_of_a_run(self, trainer_of, uplift_of, monkeypatch):
         trainer = trainer_of(uplift_of(0.4))
         passes = []
@@ -234,6 +249,141 @@ class TestWarnings:
         base = fresh()
         with pytest.raises(DataError, match=r"run 'r0' is longer than one context; raise `context_rows`"):
             GroupTrainer(base.network, trainer.args, trainer.tokens, base.tokenizer, [long], [first])
+
+
+class Clock:
+    """Stands for `time`."""
+
+    def __init__(self, now=100.0):
+        self.now = now
+
+    def monotonic(self):
+        return self.now
+
+
+class Ticking(TrainerCallback):
+    """Every step takes as long."""
+
+    def __init__(self, clock, seconds):
+        self.clock, self.seconds = clock, seconds
+
+    def on_step_begin(self, args, state, control, **kwargs):
+        self.clock.now += self.seconds
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    made = Clock()
+    for module in (grpo, lm_trainer):
+        monkeypatch.setattr(module, "time", made)
+    return made
+
+
+class TestTimeLimit:
+    @pytest.mark.parametrize(
+        ("warmup", "wanted"),
+        [
+            (0.0, {0: 1.0, 15: 0.75, 45: 0.25, 60: 0.0, 66: 0.0}),
+            (0.1, {0: 0.0, 3: 0.5, 6: 1.0, 33: 0.5, 60: 0.0}),
+            (1.0, {0: 0.0, 45: 0.75, 60: 0.0}),
+        ],
+    )
+    def test_the_rate_by_the_clock(self, clock, warmup, wanted):
+        limit, control = TimeLimit(1.0, warmup), SimpleNamespace(should_training_stop=False)
+        state = SimpleNamespace(global_step=7, max_steps=10**9, log_history=[])
+        clock.now = 130.0  # TRL's initialisation does not count
+        limit.on_train_begin(None, state, control)
+        for seconds, rate in wanted.items():
+            clock.now = 130.0 + seconds
+            limit.on_optimizer_step(None, state, control)
+            assert limit.rate() == pytest.approx(rate, abs=1e-5)
+            limit.on_step_end(None, state, control)
+            assert control.should_training_stop is (seconds >= 60)
+
+    def test_a_resumed_stage_has_used_a_part_of_its_time(self, clock):
+        limit = TimeLimit(1.0)
+        state = SimpleNamespace(global_step=7, max_steps=10**9, log_history=[{"seconds": 15.0}, {"seconds": 30.0}])
+        limit.on_train_begin(None, state, None)
+        clock.now += 15
+        limit.on_optimizer_step(None, state, None)
+        assert limit.rate() == pytest.approx(0.25)
+
+    def test_steps_that_end_first_decide(self, clock):
+        limit = TimeLimit(1.0)
+        limit.on_train_begin(None, SimpleNamespace(log_history=[]), None)
+        clock.now += 6
+        limit.on_optimizer_step(None, SimpleNamespace(global_step=2, max_steps=4), None)
+        assert limit.rate() == pytest.approx(0.25)  # three of four steps are done, and a tenth of the time
+
+    @pytest.mark.filterwarnings("ignore::stopwise.train.lm.grpo.NoSpreadWarning")
+    def test_training_uses_it(self, clock, fresh, run_of, tokens_of, episodes_of, config_of, tmp_path):
+        base, tokens = fresh(), tokens_of(0)
+        episodes = episodes_of(some_runs(run_of), tokens, Reward(search=0.05), GUARDS, Forbidden())
+        options = GrpoOptions(
+            epochs=1000, batch=4, micro_batch=4, generations=4, learning_rate=1e-4, warmup=0, evaluate_every=2,
+            minutes=0.5,
+        )  # fmt: skip
+        given = (base.network.train(), base.tokenizer, tokens, episodes, episodes)
+        trainer = group_trainer(*given, options, config_of(), tmp_path / "grpo", [Ticking(clock, 6.0)])
+        result = learn(trainer, base.network, config_of(), tmp_path / "grpo", keep_start=True)
+        rates = [entry["learning_rate"] for entry in result.curve if "loss" in entry]
+        assert rates == pytest.approx([1e-4, 0.8e-4, 0.6e-4, 0.4e-4, 0.2e-4], rel=1e-3)
+        assert [entry["step"] for entry in result.curve if "eval_return" in entry] == [0, 2, 4, 5]
+        assert result.seconds == pytest.approx(30)
+
+
+@pytest.mark.filterwarnings("ignore::stopwise.train.lm.grpo.NoSpreadWarning")
+@pytest.mark.parametrize("lora", [None, LoraOptions(rank=2, alpha=4)])
+def test_the_reference_is_the_policy_it_starts_from(
+    fresh, run_of, tokens_of, episodes_of, config_of, uplift_of, tmp_path, monkeypatch, lora
+):
+    """Not the base below it: the divergence is zero at the first step."""
+    samples = []
+    monkeypatch.setattr(grpo, "sample_episode", lambda *args: samples.append(sample_episode(*args)) or samples[-1])
+    base, tokens = fresh(), tokens_of(2)
+    network = trainable(base, lora, 0)
+    torch.manual_seed(0)
+    with torch.no_grad():
+        for parameter in network.parameters():
+            if parameter.requires_grad:
+                parameter.add_(0.05 * torch.randn_like(parameter))
+    episodes = episodes_of(some_runs(run_of), tokens, Reward(search=0.05), GUARDS, uplift_of(0.4))
+    options = GrpoOptions(epochs=3, batch=4, micro_batch=4, generations=4, warmup=0, kl=0.1)
+    options = replace(options, learning_rate=1e-4 if lora is None else 1e-2)
+    config, folder = config_of(lora=lora), tmp_path / "grpo"
+    trainer = group_trainer(network, base.tokenizer, tokens, episodes, episodes, options, config, folder)
+    result = learn(trainer, network, config, folder, keep_start=True)
+    steps = [entry for entry in result.curve if "loss" in entry]
+    assert steps[0]["kl"] == pytest.approx(0, abs=1e-7)
+    assert steps[2]["kl"] > 1e-4
+    # each sampled decision counts once, and not again for the reference
+    assert steps[-1]["state_gradients"] == sum(len(sample.actions) for sample in samples)
+
+
+@pytest.mark.filterwarnings("ignore::stopwise.train.lm.grpo.NoSpreadWarning")
+@pytest.mark.parametrize(("returns", "kept"), [((0.1, 0.3, 0.2), 1), ((0.1, 0.2, 0.3), 2), ((0.3, 0.1, 0.2), 0)])
+def test_the_weights_of_the_best_look_are_kept(
+    fresh, run_of, tokens_of, episodes_of, config_of, uplift_of, tmp_path, monkeypatch, returns, kept
+):
+    base, tokens = fresh(), tokens_of(2)
+    episodes = episodes_of(some_runs(run_of), tokens, Reward(search=0.05), GUARDS, uplift_of(0.4))
+    seen = []
+    look = lm_trainer.validation_figures
+
+    def figures(network, *words):
+        sums, found = look(network, *words)
+        seen.append(changed_arrays(network, None))
+        return [returns[len(seen) - 1], *sums[1:]], found
+
+    monkeypatch.setattr(lm_trainer, "validation_figures", figures)
+    options = GrpoOptions(epochs=2, batch=4, micro_batch=4, generations=4, warmup=0, evaluate_every=1)
+    given = (base.network.train(), base.tokenizer, tokens, episodes, episodes)
+    trainer = group_trainer(*given, options, config_of(), tmp_path / "grpo")
+    result = learn(trainer, base.network, config_of(), tmp_path / "grpo", keep_start=True)
+    assert result.best_return == returns[kept]
+    own = changed_arrays(base.network, None)
+    same = [all((array == own[name]).all() for name, array in arrays.items()) for arrays in seen]
+    assert same == [number == kept for number in range(3)]
 
 
 def value_of(network, episodes: list[LmEpisode], tokens) -> float:

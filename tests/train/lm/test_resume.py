@@ -13,8 +13,10 @@ import yaml
 
 from stopwise.data.config import plain
 from stopwise.signals.table import write_table
+from stopwise.train.lm import grpo as lm_grpo
 from stopwise.train.lm import run as lm_run
-from stopwise.train.lm.config import ExactOptions, SftOptions
+from stopwise.train.lm import trainer as lm_trainer
+from stopwise.train.lm.config import ExactOptions, LoraOptions, SftOptions
 from stopwise.train.lm.run import train_lm
 from stopwise.train.lm.trainer import WHOLE, last_checkpoint
 
@@ -73,6 +75,43 @@ def test_interrupted_and_resumed_is_undisturbed(config_of, knowing, undisturbed,
     assert last_checkpoint(work / method) == str(work / method / "checkpoint-2")
     resumed, _ = train_lm(config, knowing, work)
     assert_equal(undisturbed(method), resumed)
+
+
+@pytest.mark.parametrize("lora", [None, LoraOptions(rank=2, alpha=4)])
+def test_a_time_limit_and_a_reference_are_remembered(config_of, knowing, tmp_path, monkeypatch, lora):
+    """The rate falls with the time, and the divergence is measured against the same policy as before."""
+
+    class Clock:
+        now = 0.0
+
+        def monotonic(self):
+            return self.now
+
+    clock = Clock()
+    for module in (lm_grpo, lm_trainer):
+        monkeypatch.setattr(module, "time", clock)
+
+    def ticking(progress):
+        def tick(name, done, total):
+            clock.now += 6.0
+            progress(name, done, total)
+
+        return tick
+
+    config = config_of(method="grpo", lora=lora)
+    config = replace(config, grpo=replace(config.grpo, epochs=100.0, warmup=0.0, minutes=0.5, kl=0.1))
+    whole, _ = train_lm(config, knowing, tmp_path / "whole", ticking(lambda *_: None))
+    steps = [entry for entry in whole["grpo"].result.curve if "loss" in entry]
+    # the clock is read before it ticks, so the second step is as fast as the first, and the sixth is the last
+    rates = [entry["learning_rate"] / config.grpo.learning_rate for entry in steps]
+    assert rates == pytest.approx([1, 1, 0.8, 0.6, 0.4, 0.2], abs=0.02)
+    assert steps[0]["kl"] == pytest.approx(0, abs=1e-7)
+    work = tmp_path / "work"
+    with pytest.raises(Killed):
+        train_lm(config, knowing, work, ticking(stop_at("grpo", 5)))
+    assert last_checkpoint(work / "grpo") == str(work / "grpo" / "checkpoint-4")
+    resumed, _ = train_lm(config, knowing, work, ticking(lambda *_: None))
+    assert_equal(whole, resumed)
 
 
 def test_a_kill_after_the_last_checkpoint(config_of, knowing, undisturbed, tmp_path, monkeypatch):
