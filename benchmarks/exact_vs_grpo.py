@@ -92,7 +92,9 @@ def part(config: LmConfig, table: Any, work: Path, trunk: FrozenTrunk | None) ->
 def warm(config: LmConfig, table: Any) -> FrozenTrunk | None:
     """The layers below the adapter, computed for all runs that are learned from or looked at."""
     prepared = prepare(config, table)
-    trunk = frozen_trunk(trainable(prepared.base, config.lora, config.seed), config.lora)
+    trunk = frozen_trunk(
+        trainable(prepared.base, config.lora, config.seed), config.lora, bf16=config.precision == "bf16"
+    )
     if trunk is not None:
         runs = [*prepared.training, *prepared.curve_on]
         say(f"computing the frozen layers of {len(runs)} runs")
