@@ -44,6 +44,8 @@ def _train(args: argparse.Namespace, values: Mapping[str, Any]) -> tuple[dict[st
     inputs = {"signals": path}
     if config.uplift is not None:
         inputs["uplift"] = uplift_file(config.uplift)
+    if config.branches is not None:
+        inputs["branches"] = Path(config.branches)
     work = args.out.with_name(f"{args.out.name}.partial")
     # of processes that were launched together the first one writes, and holds the folder for all
     main = os.environ.get("RANK", "0") == "0"

@@ -118,6 +118,7 @@ class LmConfig:
     reward: Reward = Reward()
     intervention: Literal["forbidden", "noop", "uplift"] = "forbidden"
     uplift: str | None = None  # run folder of `stopwise train configs/uplift.yaml`
+    branches: str | None = None  # file of `stopwise collect --branch`: its Q, where it has one; `signals` of these runs
     guards: Guards = Guards()
     targets: TargetOptions = TargetOptions()
     objective: Objective = Objective()
@@ -146,6 +147,11 @@ class LmConfig:
             raise UsageError("intervention uplift: needs `uplift: RUN`, a run of `stopwise train configs/uplift.yaml`")
         if self.intervention != "uplift" and self.uplift is not None:
             raise UsageError(f"uplift: is given, but the intervention is {self.intervention}; leave one of them out")
+
+        if self.branches is not None and self.intervention != "uplift":
+            raise UsageError(f"branches: are for intervention uplift, found {self.intervention}; leave them out")
+        if self.branches is not None and "sft" not in self.stages():
+            raise UsageError("branches: are for the supervised stage, and this run has none; leave them out")
 
     def stages(self) -> tuple[Method, ...]:
         """What is done, in order."""

@@ -21,13 +21,14 @@ from stopwise.controllers.rendering import RenderingSpec, Tokens, fit_edges
 from stopwise.data.config import plain
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.files import atomic_path, read_json, sha256_file, write_json
+from stopwise.envs.arena.branch_store import read_branches
 from stopwise.envs.interventions import Forbidden, Noop
 from stopwise.envs.uplift import Uplift, read_fit
 from stopwise.models.causal_lm import CausalLM, load_causal_lm
 from stopwise.models.trunk import FrozenTrunk
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
 from stopwise.signals.table import SignalTable
-from stopwise.train.action_targets import action_targets
+from stopwise.train.action_targets import action_targets, branch_targets
 from stopwise.train.lm.config import LmConfig, Method, Precision
 from stopwise.train.lm.episodes import LmEpisode, at_prices, episode_weights, make_episodes, sample_runs, with_targets
 from stopwise.train.lm.network import changed_arrays, frozen_trunk, restore, scaling, trainable
@@ -226,7 +227,10 @@ def _at_price(prepared: Prepared, config: LmConfig, table: SignalTable) -> Prepa
 def _targets(
     config: LmConfig, training: SignalTable, reward: Any, intervention: Forbidden | Noop | Uplift
 ) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Regressed and realised action values of every training run, by its id; all of them take part in the fits."""
+    """Regressed and realised action values of every training run, by its id; all of them take part in the fits.
+
+    At states that were branched, both are the means of their rollouts.
+    """
     spec = chosen_features(training, config.target_features, privileged=config.privileged)
     design = design_matrix(build_features(training, spec))
     targets = action_targets(
@@ -237,8 +241,13 @@ def _targets(
         intervention=intervention,
         seed=config.seed,
     )
+    q, returns = targets.q.copy(), targets.returns.copy()
+    if config.branches is not None:
+        # what was really tried stands in place of what a model says, and of one noisy draw
+        branched = branch_targets(read_branches(Path(config.branches)), training, reward)
+        q[branched.rows] = returns[branched.rows] = branched.q
     bounds = zip(training.episodes, training.offsets[:-1], training.offsets[1:], strict=True)
-    return {episode.id: (targets.q[start:stop], targets.returns[start:stop]) for episode, start, stop in bounds}
+    return {episode.id: (q[start:stop], returns[start:stop]) for episode, start, stop in bounds}
 
 
 @contextlib.contextmanager

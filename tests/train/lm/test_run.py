@@ -14,9 +14,12 @@ from stopwise.controllers.lm import SmallLM
 from stopwise.controllers.package import read_package, write_package
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Action
+from stopwise.envs.arena.branch_store import write_branches
+from stopwise.envs.arena.branching import BranchOutcome
 from stopwise.envs.lattice import by_thresholds, expected, question_weights
 from stopwise.envs.replay import ReplayEnv
 from stopwise.envs.rewards import Reward
+from stopwise.envs.uplift import write_fit
 from stopwise.evaluation.rollout import rollout
 from stopwise.evaluation.statistics import question_means
 from stopwise.signals.features import FeatureSpec
@@ -411,3 +414,56 @@ def test_thresholds_are_chosen_in_the_precision_that_decides(config_of, knowing,
     for used, own in zip(seen[0], policies(controller.network, prepared.validation, prepared.tokens), strict=True):
         assert used == pytest.approx(own, abs=1e-6)
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+class TestBranches:
+    @pytest.fixture
+    def uplift(self, uplift_of, tmp_path):
+        """File of an uplift that works every other time."""
+        path = tmp_path / "uplift.json"
+        write_fit(path, uplift_of(0.5).fit)
+        return str(path)
+
+    def test_what_was_tried_is_imitated_where_it_was_tried(self, config_of, knowing, uplift, tmp_path):
+        """By hand: .3 gained for 3 searches is .27, .5 for one is .49 less the intervention, stopping is 0."""
+        training = knowing.split("train")
+        reward = Reward(recall=1.0, search=0.01, intervention=0.04)
+        first = training.episodes[0]
+        before = float(training.label("recall")[1])
+        outcomes = [
+            BranchOutcome(first.id, first.question_id, "x", 2, action, 0, before, gain, searches, None, 0.1)
+            for action, gain, searches in (
+                (Action.CONTINUE, 0.3, 3),
+                (Action.INTERVENE, 0.5, 1),
+                (Action.STOP, 0.0, 0),
+            )
+        ]
+        path = tmp_path / "branches.parquet"
+        write_branches(path, outcomes)
+        options = {"method": "sft", "reward": reward, "intervention": "uplift", "uplift": uplift, "runs": None}
+        options["guards"] = Guards(max_interventions=1)
+        plain, taught = (
+            {episode.run: episode for episode in prepare(config_of(**options, branches=file), knowing).training}
+            for file in (None, str(path))
+        )
+        found = taught[first.id]
+        assert found.targets is not None
+        assert plain[first.id].targets is not None
+        wanted = np.array([0.27, 0.45, 0.0])
+        assert found.targets[1, 0] == pytest.approx(wanted / wanted.sum())
+        assert found.targets[1, 1] == pytest.approx([1.0, 0.0, 0.0])  # no intervention is left
+        assert found.targets[0] == pytest.approx(plain[first.id].targets[0])  # the state before was not branched
+        other = training.episodes[1].id
+        assert taught[other].targets == pytest.approx(plain[other].targets)
+
+    def test_they_are_for_uplift_and_for_imitation(self, config_of, uplift):
+        with pytest.raises(UsageError, match="branches: are for intervention uplift, found forbidden"):
+            config_of(branches="x.parquet")
+        with pytest.raises(UsageError, match="branches: are for the supervised stage, and this run has none"):
+            config_of(branches="x.parquet", intervention="uplift", uplift=uplift, start="runs/lm")
+
+    def test_branches_of_other_runs_are_refused(self, config_of, knowing, uplift, tmp_path):
+        path = tmp_path / "branches.parquet"
+        write_branches(path, [BranchOutcome("r", "q", "x", 1, action, 0, 0.0, 0.0, 0, None, 0.1) for action in Action])
+        with pytest.raises(DataError, match="none of 1 branched states is in the signal table"):
+            prepare(config_of(intervention="uplift", uplift=uplift, branches=str(path)), knowing)
