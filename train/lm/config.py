@@ -88,7 +88,9 @@ class GrpoOptions(Schedule):
 
     generations: int = 8  # sampled episodes of one run: a group
     kl: float = 0.0  # TRL's beta; the reference is the policy that it starts from
-    scale_rewards: Literal["group", "batch", "none"] = "group"  # by whose spread advantages are divided
+    # by whose spread advantages are divided. By that of their group, as in the paper, groups that differ by a hundredth
+    # push as hard as any other, and a fast rate ended in always stopping (docs/LOG.md, "a steadier GRPO")
+    scale_rewards: Literal["group", "batch", "none"] = "none"
     # ends after this much wall-clock time; the rate then rises and falls with the time in place of the steps (with the
     # steps where `epochs` end first), so that it is zero at the end
     minutes: float | None = None

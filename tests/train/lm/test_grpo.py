@@ -167,7 +167,7 @@ class TestLogProbabilities:
             assert (logps[index, elsewhere] == 0).all()
 
     def test_the_gradient_is_advantages_times_scores(self, trainer_of, uplift_of):
-        trainer = trainer_of(uplift_of(0.4))
+        trainer = trainer_of(uplift_of(0.4), scale_rewards="group")  # as in the paper
         trainer.model.train()
         torch.manual_seed(1)
         inputs = [{"prompt": str(number)} for number in (0, 2) for _ in range(4)]
