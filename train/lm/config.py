@@ -10,6 +10,7 @@ from stopwise.data.errors import UsageError
 from stopwise.envs.rewards import Reward
 from stopwise.models.smollm2 import SMOLLM2
 from stopwise.train.targets import TargetOptions
+from stopwise.train.teacher import TeacherOptions
 from stopwise.train.tune import Objective
 
 Method = Literal["sft", "exact", "grpo"]
@@ -60,7 +61,7 @@ class Schedule:
 class SftOptions(Schedule):
     """Supervised fine-tuning on the non-anticipative targets."""
 
-    labels: Literal["returns", "hard", "soft"] = "returns"  # see `stopwise.train.lm.episodes.with_targets`
+    labels: Literal["returns", "hard", "soft", "teacher"] = "returns"  # see `stopwise.train.lm.episodes.with_targets`
     temperature: float = 0.02  # of soft labels, in units of return
     balanced: bool = False  # each best action weighs the same in all, however rare it is
 
@@ -123,6 +124,7 @@ class LmConfig:
     branches: str | None = None  # file of `stopwise collect --branch`: its Q, where it has one; `signals` of these runs
     guards: Guards = Guards()
     targets: TargetOptions = TargetOptions()
+    teacher: TeacherOptions = TeacherOptions()  # of `sft.labels: teacher`
     objective: Objective = Objective()
     lora: LoraOptions | None = LoraOptions()  # null: all weights are trained
     sft: SftOptions = SftOptions()

@@ -73,9 +73,7 @@ def make_episodes(
     return made
 
 
-def with_targets(
-    episodes: Sequence[LmEpisode], q: Sequence[Floats], returns: Sequence[Floats], options: SftOptions
-) -> list[LmEpisode]:
+def with_targets(episodes: Sequence[LmEpisode], values: Sequence[Floats], options: SftOptions) -> list[LmEpisode]:
     """Add what supervised fine-tuning is to imitate: a distribution and a weight at each state.
 
     - ``returns``: an action's share is its realised return's lead over that of the worst legal one, and the state
@@ -83,25 +81,30 @@ def with_targets(
       the noise of the returns (cost-sensitive classification, as in `stopwise.train.fit.cost_sensitive`).
     - ``hard``: all on the action with the best regressed value, weighing its lead over the second best.
     - ``soft``: softmax(q / temperature), all states alike.
+    - ``teacher``: the probabilities of `stopwise.train.teacher`, all states alike.
 
     Targets do not depend on the interventions used, but for what they leave legal.
 
     Args:
         episodes: E runs.
-        q: for each, regressed action values (T, 3), NaN for an action without an outcome.
-        returns: for each, realised returns (T, 3), likewise.
+        values: for each, what its labels are made of (T, 3), NaN for an action without an outcome: realised returns for
+            ``returns``, probabilities for ``teacher``, regressed action values q for the others.
         options: kind of labels, temperature, balance.
     """
     made: list[LmEpisode] = []
     best_of: list[NDArray[np.int64]] = []
-    for episode, values, realised in zip(episodes, q, returns, strict=True):
-        used = realised if options.labels == "returns" else values
+    for episode, used in zip(episodes, values, strict=True):
         legal = episode.lattice.legal[:, :, 0] & ~np.isnan(used)[:, None, :]  # (T, M + 1, 3)
         scores = np.where(legal, used[:, None, :], -np.inf)
         best = scores.argmax(axis=-1)
         ranked = np.sort(scores, axis=-1)
         if options.labels == "soft":
             targets, weights = softmax(scores / options.temperature), np.ones(best.shape)
+        elif options.labels == "teacher":
+            shares = np.where(legal, used[:, None, :], 0.0)
+            total = shares.sum(axis=-1, keepdims=True)
+            targets = np.where(total > 0, shares / np.where(total > 0, total, 1.0), np.eye(len(Action))[best])
+            weights = np.ones(best.shape)
         elif options.labels == "hard":
             targets = np.eye(len(Action))[best]
             weights = np.where(np.isfinite(ranked[..., -2]), ranked[..., -1] - ranked[..., -2], 0.0)

@@ -23,6 +23,7 @@ from stopwise.data.errors import DataError, UsageError
 from stopwise.data.files import atomic_path, read_json, sha256_file, write_json
 from stopwise.envs.arena.branch_store import read_branches
 from stopwise.envs.interventions import Forbidden, Noop
+from stopwise.envs.rewards import Reward
 from stopwise.envs.uplift import Uplift, read_fit
 from stopwise.models.causal_lm import CausalLM, load_causal_lm
 from stopwise.models.trunk import FrozenTrunk
@@ -35,6 +36,7 @@ from stopwise.train.lm.network import changed_arrays, frozen_trunk, restore, sca
 from stopwise.train.lm.scoring import policies
 from stopwise.train.lm.stages import StageResult, learn, policy_trainer
 from stopwise.train.lm.trainer import Progress, StepProgress
+from stopwise.train.teacher import teacher_probabilities
 from stopwise.train.train import chosen_features, informative_columns, run_folder, uplift_file
 from stopwise.train.tune import ThresholdPair, full_recall, pair_on_lattices
 
@@ -192,11 +194,10 @@ def prepare(config: LmConfig, table: SignalTable) -> Prepared:
                 f"prices: {at_price.price:g} takes {len(here.header)} tokens of {config.base} in the header and "
                 f"{spec.price:g} takes {len(tokens.header)}; expected equal numbers; round the prices"
             )
-        q = _targets(config, parts["train"], reward, intervention) if "sft" in config.stages() else None
+        values = _values(config, parts["train"], reward, intervention) if "sft" in config.stages() else None
         episodes = make_episodes(sample, here, reward, guards, intervention)
-        if q is not None:
-            values, realised = zip(*(q[episode.run] for episode in episodes), strict=True)
-            episodes = with_targets(episodes, values, realised, config.sft)
+        if values is not None:
+            episodes = with_targets(episodes, [values[episode.run] for episode in episodes], config.sft)
         # each run is learned at one price, the prices in turn
         training += [episode for index, episode in enumerate(episodes) if index % len(priced) == number]
     validation = make_episodes(parts["val"], tokens, config.reward, guards, intervention)
@@ -224,15 +225,16 @@ def _at_price(prepared: Prepared, config: LmConfig, table: SignalTable) -> Prepa
     return replace(prepared, tokens=tokens, validation=validation)
 
 
-def _targets(
-    config: LmConfig, training: SignalTable, reward: Any, intervention: Forbidden | Noop | Uplift
-) -> dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Regressed and realised action values of every training run, by its id; all of them take part in the fits.
+def _values(
+    config: LmConfig, training: SignalTable, reward: Reward, intervention: Forbidden | Noop | Uplift
+) -> dict[str, NDArray[np.float64]]:
+    """What the labels of every training run are made of (T, 3), by its id; all runs take part in the fits.
 
-    At states that were branched, both are the means of their rollouts.
+    At states that were branched, regressed and realised values are both the means of their rollouts.
     """
     spec = chosen_features(training, config.target_features, privileged=config.privileged)
-    design = design_matrix(build_features(training, spec))
+    features = build_features(training, spec)
+    design = design_matrix(features)
     targets = action_targets(
         training,
         design[:, informative_columns(design)],
@@ -241,13 +243,17 @@ def _targets(
         intervention=intervention,
         seed=config.seed,
     )
-    q, returns = targets.q.copy(), targets.returns.copy()
+    made = (targets.q if config.sft.labels in ("hard", "soft") else targets.returns).copy()
     if config.branches is not None:
         # what was really tried stands in place of what a model says, and of one noisy draw
         branched = branch_targets(read_branches(Path(config.branches)), training, reward)
-        q[branched.rows] = returns[branched.rows] = branched.q
+        made[branched.rows] = branched.q
+    if config.sft.labels == "teacher":
+        questions = training.question_codes[training.episode_of_row]
+        folds = config.targets.folds
+        made = teacher_probabilities(features, made, questions, config.teacher, folds=folds, seed=config.seed)
     bounds = zip(training.episodes, training.offsets[:-1], training.offsets[1:], strict=True)
-    return {episode.id: (q[start:stop], returns[start:stop]) for episode, start, stop in bounds}
+    return {episode.id: made[start:stop] for episode, start, stop in bounds}
 
 
 @contextlib.contextmanager

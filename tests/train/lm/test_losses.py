@@ -257,14 +257,14 @@ class TestImitation:
         legal[:, :, :, INTERVENE] = False
         q = np.array([[0.0, 9.0, 0.1], [0.2, np.nan, 0.0]])
         options = SftOptions(labels="soft", temperature=0.1)
-        [soft] = with_targets([episode(legal)], [q], [q], options)
+        [soft] = with_targets([episode(legal)], [q], options)
         assert soft.targets is not None
         assert soft.weights is not None
         high = 1 / (1 + np.exp(-1.0))
         assert soft.targets[0, 0] == pytest.approx([1 - high, 0, high])
         assert soft.targets[1, 0] == pytest.approx([1 / (1 + np.exp(-2.0)), 0, 1 - 1 / (1 + np.exp(-2.0))])
         assert soft.weights.ravel() == pytest.approx([1, 1])
-        [hard] = with_targets([episode(legal)], [q], [q], SftOptions(labels="hard"))
+        [hard] = with_targets([episode(legal)], [q], SftOptions(labels="hard"))
         assert hard.targets is not None
         assert hard.weights is not None
         assert hard.targets[:, 0].tolist() == [[0, 0, 1], [1, 0, 0]]
@@ -272,9 +272,8 @@ class TestImitation:
 
     def test_realised_returns_weigh_each_action_by_its_lead_over_the_worst(self):
         legal = np.ones((2, 1, 1, 3), dtype=bool)
-        q = np.zeros((2, 3))
         returns = np.array([[0.5, 0.2, 0.1], [0.3, 0.3, 0.3]])
-        [made] = with_targets([episode(legal)], [q], [returns], SftOptions())
+        [made] = with_targets([episode(legal)], [returns], SftOptions())
         assert made.targets is not None
         assert made.weights is not None
         assert made.targets[0, 0] == pytest.approx([0.8, 0.2, 0.0])  # leads of 0.4, 0.1 and 0
@@ -286,7 +285,7 @@ class TestImitation:
         legal = np.ones((5, 1, 1, 3), dtype=bool)
         q = np.array([[1.0, 0, 0]] * 4 + [[0, 0, 1.0]])
         options = SftOptions(labels=labels, balanced=True)
-        made = with_targets([episode(legal), episode(legal)], [q, q], [q, q], options)
+        made = with_targets([episode(legal), episode(legal)], [q, q], options)
         weights = np.concatenate([one.weights for one in made if one.weights is not None]).ravel()
         best = np.concatenate([q, q]).argmax(axis=1)
         assert weights[best == CONTINUE].sum() == pytest.approx(weights[best == STOP].sum())
