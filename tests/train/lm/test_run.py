@@ -28,6 +28,7 @@ from stopwise.train.lm.network import restore, trainable
 from stopwise.train.lm.run import prepare, train_lm
 from stopwise.train.lm.scoring import action_logits, policies
 from stopwise.train.lm.trainer import CollapseWarning, PolicyTrainer
+from stopwise.train.teacher import TeacherOptions
 from stopwise.train.tune import Objective, pair_on_lattices
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -414,6 +415,27 @@ def test_thresholds_are_chosen_in_the_precision_that_decides(config_of, knowing,
     for used, own in zip(seen[0], policies(controller.network, prepared.validation, prepared.tokens), strict=True):
         assert used == pytest.approx(own, abs=1e-6)
     assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_a_teacher_labels_every_state(config_of, knowing):
+    """Of one intervention at most: where it is used up, its share goes to the others; all states weigh alike."""
+    options = {"method": "sft", "runs": None, "intervention": "noop", "guards": Guards(max_interventions=1)}
+    options |= {"sft": SftOptions(labels="teacher"), "teacher": TeacherOptions(rounds=20, min_leaf=10, rate=0.2)}
+    found = prepare(config_of(**options), knowing).training
+    stops = {0.0: [], 1.0: []}  # by Cov, which is 1 where nothing more is found
+    column = knowing.column("Cov")
+    for episode in found:
+        index = next(number for number, one in enumerate(knowing.episodes) if one.id == episode.run)
+        cov = column[knowing.offsets[index] : knowing.offsets[index + 1]]
+        assert episode.targets is not None
+        assert episode.weights is not None
+        assert episode.targets.sum(axis=-1) == pytest.approx(np.ones(episode.weights.shape))
+        assert (episode.weights == 1).all()
+        assert (episode.targets[:, 1, Action.INTERVENE] == 0).all()
+        for value, shares in zip(cov, episode.targets[:, 1], strict=True):
+            stops[float(value)].append(shares[Action.STOP])
+    assert np.mean(stops[1.0]) > 0.8
+    assert np.mean(stops[0.0]) < 0.2
 
 
 class TestBranches:
