@@ -116,7 +116,7 @@ class SmallLM(Controller):
         stream = RowStream(self._scorer.tokens)
         ids = [stream.push(row) for row in rows]
         for start, decided, stop in contexts(len(ids), self.rendering.context_rows):
-            found = self._scorer.read(start, ids[start:stop])
+            found = self._scorer.score(start, ids[start:stop])
             self._foreseen += zip(ids[decided:stop], found[decided - start :], strict=True)
         return True
 
@@ -213,7 +213,7 @@ class Scorer:
             known = shared_states(self._base.sha256, first, str(self.network.device))
             self._trunk = FrozenTrunk(self.network, first, known)
 
-    def read(self, start: int, rows: Sequence[Sequence[int]]) -> NDArray[np.float64]:
+    def score(self, start: int, rows: Sequence[Sequence[int]]) -> NDArray[np.float64]:
         """Read a whole context, rows from `start` on; the logits (R, M + 1, 3) as of `append`.
 
         What layers below the adapter make of it is kept for all policies over this base: in a benchmark of several, the
@@ -257,8 +257,7 @@ class Scorer:
 
     def _actions(self, logits: Any, rows: int) -> NDArray[np.float64]:
         """Of logits (1, R x (M + 1), vocabulary) those of the actions, (R, M + 1, 3)."""
-        chosen = logits[0][:, list(self.tokens.actions)].float()
-        return chosen.double().cpu().numpy().reshape(rows, -1, 3)
+        return self.tokens.answers(logits[0]).double().cpu().numpy().reshape(rows, -1, 3)
 
     def _forward(self, ids: Sequence[int], cache: Any, keep: Sequence[int]) -> tuple[Any, Any]:
         import torch
@@ -312,4 +311,7 @@ def _spec(values: Mapping[str, Any]) -> RenderingSpec:
     if set(values) - known:
         raise DataError(f"lm: rendering has unknown keys {sorted(set(values) - known)}; export the policy again")
     edges = tuple(tuple(float(edge) for edge in signal) for signal in values["edges"])
-    return RenderingSpec(**{**values, "signals": tuple(values["signals"]), "edges": edges})
+    exact = {"signals": tuple(values["signals"]), "edges": edges}
+    if "offsets" in values:
+        exact["offsets"] = tuple(float(offset) for offset in values["offsets"])
+    return RenderingSpec(**{**values, **exact})

@@ -12,8 +12,10 @@ one forward pass scores every state of a lattice (`stopwise.envs.lattice`), and 
 document text stands in it, so that what was retrieved cannot steer the controller.
 """
 
+import copy
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -44,6 +46,9 @@ class RenderingSpec:
     interventions: int  # M: a row ends with M + 1 ask tokens
     price: float  # of a search, in units of one run's full recall: the header names it
     context_rows: int = 128  # rows in one context at most; see `context_start`
+    # how answers are read: logits of the actions times `sharpness`, plus `offsets`; see `stopwise.train.lm.calibration`
+    sharpness: float = 1.0
+    offsets: tuple[float, float, float] = (0.0, 0.0, 0.0)
     version: int = VERSION
 
     def __post_init__(self) -> None:
@@ -55,6 +60,9 @@ class RenderingSpec:
         check_number("rendering: interventions", self.interventions, low=0, high=len(ASKS) - 1, whole=True)
         check_number("rendering: price", self.price, low=0, high=9.9999)
         check_number("rendering: context_rows", self.context_rows, low=2, whole=True)
+        check_number("rendering: sharpness", self.sharpness, low=1e-6)
+        if len(self.offsets) != len(ACTIONS) or not all(map(math.isfinite, self.offsets)):
+            raise DataError(f"rendering: offsets {self.offsets}; expected {len(ACTIONS)} numbers")
         if self.version != VERSION:
             raise DataError(f"rendering: version {self.version}; this stopwise renders version {VERSION}")
 
@@ -70,7 +78,11 @@ class RenderingSpec:
 
     def at_price(self, price: float) -> "RenderingSpec":
         """The same rendering with another price in the header."""
-        return RenderingSpec(self.signals, self.edges, self.interventions, price, self.context_rows, self.version)
+        return replace(self, price=price)
+
+    def read_by(self, sharpness: float, offsets: tuple[float, float, float]) -> "RenderingSpec":
+        """The same rendering with answers read in another way."""
+        return replace(self, sharpness=sharpness, offsets=offsets)
 
     def level(self, signal: int, value: float) -> int:
         """Level of a value of the signal with this index, 0 to 9."""
@@ -127,6 +139,24 @@ class Tokens:
     def _rows(self, values: NDArray[np.float64], start: int, stop: int) -> list[int]:
         rows = [self.row(t + 1, values[t], values[t - 1] if t else None) for t in range(start, stop)]
         return [token for row in rows for token in row]
+
+    def answers(self, logits: Any) -> Any:
+        """Logits of the actions as they are read, of those of the whole vocabulary (..., V): (..., 3), float32.
+
+        Args:
+            logits: a tensor of torch.
+        """
+        chosen = logits[..., list(self.actions)].float()
+        spec = self.spec
+        if spec.sharpness == 1.0 and not any(spec.offsets):
+            return chosen
+        return chosen * spec.sharpness + chosen.new_tensor(spec.offsets)
+
+    def read_by(self, sharpness: float, offsets: tuple[float, float, float]) -> "Tokens":
+        """The same tokens with answers read in another way; see `RenderingSpec`."""
+        other = copy.copy(self)
+        other.spec = self.spec.read_by(sharpness, offsets)
+        return other
 
     def as_asked(self, ids: Sequence[int]) -> list[int]:
         """Rows as they are read, of rows in which answers stand in the place of the ask tokens that they answer."""

@@ -90,6 +90,22 @@ class TestController:
         assert second.sum() == pytest.approx(1)
         assert (later == second).all()
 
+    def test_how_answers_are_read_is_part_of_the_policy(self, controller, base, arrays, tmp_path):
+        """softmax(3 logits + offsets), decided one by one, foreseen, and out of a package."""
+        plain = np.log(np.array([row for row in decide(controller) if min(row) > 0]))
+        rendering = SPEC.read_by(3.0, (0.0, -0.5, 1.0))
+        sharp = SmallLM(
+            None, arrays, base=base, rendering=rendering, scaling=0.5, threshold=2.0, intervene_threshold=2.0
+        )
+        found = np.array([row for row in decide(sharp) if min(row) > 0])
+        wanted = np.exp(3.0 * plain + np.array([0.0, -0.5, 1.0]))
+        assert found == pytest.approx(wanted / wanted.sum(axis=1, keepdims=True), abs=1e-5)
+        write_package(tmp_path / "policy", package_of(sharp))
+        back = read_package(tmp_path / "policy").controller
+        assert isinstance(back, SmallLM)
+        assert back.rendering == rendering
+        assert np.array(decide(back)) == pytest.approx(np.array(decide(sharp)))
+
     def test_an_overwhelming_wish_to_intervene_leaves_a_distribution(self, controller, see):
         controller.reset()
         controller.distribution(see(1, Nov=0.5))

@@ -89,6 +89,9 @@ class TestRow:
             ({"price": 10.0}, "price"),
             ({"context_rows": 1}, "context_rows: 1"),
             ({"version": 2}, "version 2"),
+            ({"sharpness": 0.0}, "sharpness: 0"),
+            ({"offsets": (0.0, NAN, 0.0)}, "offsets .*expected 3 numbers"),
+            ({"offsets": (0.0, 1.0)}, "offsets .*expected 3 numbers"),
         ],
     )
     def test_what_cannot_be_rendered_is_refused(self, changes, message):
@@ -119,6 +122,19 @@ class TestTokens:
         """A tokenizer without capitals: completions could not be told from questions."""
         with pytest.raises(UsageError, match="two symbols are the same token"):
             Tokens(SPEC, lambda text: letters(text.lower()))
+
+    def test_answers_are_read_with_sharpness_and_offsets(self, tokens):
+        """By hand; and what is read does not depend on how answers are."""
+        torch = pytest.importorskip("torch")
+        logits = torch.zeros(2, 300)
+        logits[0, list(tokens.actions)] = torch.tensor([1.0, 2.0, 3.0])
+        assert tokens.answers(logits).tolist() == [[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]
+        other = tokens.read_by(2.0, (0.0, -1.0, 0.5))
+        assert other.answers(logits).tolist() == [[2.0, 3.0, 6.5], [0.0, -1.0, 0.5]]
+        assert other.answers(logits.bfloat16()).dtype == torch.float32
+        assert tokens.answers(logits).tolist() == [[1.0, 2.0, 3.0], [0.0, 0.0, 0.0]]  # a copy was changed
+        values = np.array([[0.2, 0.1], [0.3, NAN]])
+        assert other.context(values, 0, 2) == tokens.context(values, 0, 2)
 
     def test_answers_are_turned_back_into_questions(self, tokens):
         values = np.array([[0.2, 0.1], [0.3, NAN], [0.1, 0.0]])

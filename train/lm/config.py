@@ -127,6 +127,7 @@ class LmConfig:
     teacher: TeacherOptions = TeacherOptions()  # of `sft.labels: teacher`
     objective: Objective = Objective()
     lora: LoraOptions | None = LoraOptions()  # null: all weights are trained
+    calibrate: bool = True  # before reinforcement learning, see `stopwise.train.lm.calibration`
     sft: SftOptions = SftOptions()
     exact: ExactOptions = ExactOptions()
     grpo: GrpoOptions = GrpoOptions()

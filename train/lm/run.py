@@ -30,6 +30,7 @@ from stopwise.models.trunk import FrozenTrunk
 from stopwise.signals.features import FeatureSpec, build_features, check_privilege
 from stopwise.signals.table import SignalTable
 from stopwise.train.action_targets import action_targets, branch_targets
+from stopwise.train.lm.calibration import best_reading
 from stopwise.train.lm.config import LmConfig, Method, Precision
 from stopwise.train.lm.episodes import LmEpisode, at_prices, episode_weights, make_episodes, sample_runs, with_targets
 from stopwise.train.lm.network import changed_arrays, frozen_trunk, restore, scaling, trainable
@@ -76,6 +77,7 @@ class Learned:
     network: Any
     trunk: FrozenTrunk | None  # as it was in training
     stages: dict[Method, tuple[Arrays, StageResult]]
+    tokens: dict[Method, Tokens]  # by which each stage's policy is read
 
 
 def train_lm(
@@ -101,11 +103,12 @@ def train_lm(
     # what is deployed computes in float32, in whatever precision it was trained; so thresholds are chosen in float32
     trunk = learned.trunk if config.precision == "float32" else frozen_trunk(learned.network, config.lora)
     trained: dict[Method, Trained] = {
-        stage: _finish(stage, arrays, result, prepared, config, table, trunk)
+        stage: _finish(stage, arrays, result, replace(prepared, tokens=learned.tokens[stage]), config, table, trunk)
         for stage, (arrays, result) in learned.stages.items()
     }
     stage = config.stages()[-1]
     last = trained[stage]
+    prepared = replace(prepared, tokens=learned.tokens[stage])
     frontier: dict[float, Trained] = {}
     for price in config.prices:
         if price == config.reward.search:
@@ -146,7 +149,11 @@ def learn_stages(
     bf16 = config.precision == "bf16"
     trunk = frozen_trunk(network, config.lora, bf16=bf16) if known is None else known.bind(network)
     stages: dict[Method, tuple[Arrays, StageResult]] = {}
+    read: dict[Method, Tokens] = {}
     for stage in config.stages():
+        if stage != "sft" and config.calibrate:
+            prepared = replace(prepared, tokens=_calibrated(network, prepared, config, work, trunk))
+        read[stage] = prepared.tokens
         done = work / f"{stage}.json"
         if done.exists():
             arrays, result = _read_arrays(work / f"{stage}.safetensors"), StageResult(**read_json(done))
@@ -160,7 +167,21 @@ def learn_stages(
                 _write_arrays(work / f"{stage}.safetensors", arrays)
                 write_json(done, asdict(result))
         stages[stage] = arrays, result
-    return Learned(network, trunk, stages)
+    return Learned(network, trunk, stages, read)
+
+
+def _calibrated(network: Any, prepared: Prepared, config: LmConfig, work: Path, trunk: FrozenTrunk | None) -> Tokens:
+    """The rendering by which reinforcement learning reads the network that it begins with; found once."""
+    path = work / "reading.json"
+    if path.exists():
+        found = read_json(path)
+        sharpness, offsets = found["sharpness"], tuple(found["offsets"])
+    else:
+        with matmul_precision(config.precision):
+            sharpness, offsets = best_reading(network, prepared.training, prepared.tokens, trunk)
+        if _main_process():
+            write_json(path, {"sharpness": sharpness, "offsets": list(offsets)})
+    return prepared.tokens.read_by(sharpness, offsets)
 
 
 def prepare(config: LmConfig, table: SignalTable) -> Prepared:
@@ -380,7 +401,8 @@ def _start_arrays(config: LmConfig, prepared: Prepared) -> Arrays:
     if controller.base.sha256 != prepared.base.sha256:
         raise UsageError(f"start: {config.start} was trained on {controller.base.name}; set `base` to that")
     spec = prepared.tokens.spec
-    if replace(controller.rendering, price=spec.price) != spec:
+    rendering = replace(controller.rendering, price=spec.price)
+    if rendering.read_by(spec.sharpness, spec.offsets) != spec:
         raise UsageError(
             f"start: {config.start} reads rows of another form or other level edges; use its `features`, `guards`, "
             "`intervention` and signals"

@@ -48,7 +48,7 @@ def action_logits(
         with trunk.top():
             logits = network(inputs_embeds=hidden, logits_to_keep=keep, use_cache=False).logits
     # float32 before the softmax, whatever the network computes in
-    chosen = logits[..., list(tokens.actions)].float().reshape(len(parts), *asks.shape, 3)
+    chosen = tokens.answers(logits).reshape(len(parts), *asks.shape, 3)
     found, place = [], iter(range(len(parts)))
     for episode in episodes:
         pieces = [chosen[next(place), part.skip : part.rows] for part in episode.parts]

@@ -36,7 +36,8 @@ class Recorder(Scorer):
 
     def __init__(self, spec, encode):
         self.tokens = Tokens(spec, encode)
-        self._asks = spec.interventions + 1
+        self._trunk = None  # so that a whole run goes through `begin` and `append` too
+        self._used = spec.interventions + 1
         self.read: list[list[int]] = []  # one list a context
 
     def load(self):
@@ -48,7 +49,7 @@ class Recorder(Scorer):
 
     def append(self, reading, rows):
         self.read[-1].extend(token for row in rows for token in row)
-        return np.zeros((len(rows), self._asks, 3))
+        return np.zeros((len(rows), self._used, 3))
 
 
 def recorded(spec, encode):

@@ -116,8 +116,10 @@ class TestEveryMethod:
         network = fresh().network
         restore(network, None, last.arrays)
         prepared = prepare(config_of(method=method), knowing)
+        rendering = last.package.controller.rendering
+        tokens = prepared.tokens.read_by(rendering.sharpness, rendering.offsets)
         with torch.no_grad():
-            wanted = action_logits(network, prepared.validation, prepared.tokens)
+            wanted = action_logits(network, prepared.validation, tokens)
         runs = {episode.id: index for index, episode in enumerate(knowing.episodes)}
         env_guards = Guards(min_steps=99)
         from stopwise.controllers.session import ControlSession
