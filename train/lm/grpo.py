@@ -148,8 +148,8 @@ class GroupTrainer(ValidationReturn, GRPOTrainer):
         if self.limit is None:
             return super().create_scheduler(num_training_steps, optimizer)
         if self.lr_scheduler is None:
-            limit, chosen = self.limit, self.optimizer if optimizer is None else optimizer
-            assert chosen is not None
+            limit = self.limit
+            chosen: Any = self.optimizer if optimizer is None else optimizer
             self.lr_scheduler = torch.optim.lr_scheduler.LambdaLR(chosen, lambda _: limit.rate())
             self._created_lr_scheduler = True
         return self.lr_scheduler

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -47,7 +48,8 @@ def trainer_of(fresh, run_of, tokens_of, episodes_of, config_of, tmp_path):
         base = fresh()
         tokens = tokens_of(guards.max_interventions if model.available else 0)
         episodes = episodes_of(some_runs(run_of), tokens, Reward(search=0.05), guards, model)
-        chosen = GrpoOptions(**{"batch": 4, "micro_batch": 4, "generations": generations} | options)
+        values: dict[str, Any] = {"batch": 4, "micro_batch": 4, "generations": generations} | options
+        chosen = GrpoOptions(**values)
         return group_trainer(
             base.network, base.tokenizer, tokens, episodes, episodes, chosen, config_of(), tmp_path / "grpo"
         )

@@ -472,11 +472,12 @@ class TestBranches:
         )
         found = taught[first.id]
         assert found.targets is not None
-        assert plain[first.id].targets is not None
+        without = plain[first.id].targets
+        assert without is not None
         wanted = np.array([0.27, 0.45, 0.0])
         assert found.targets[1, 0] == pytest.approx(wanted / wanted.sum())
         assert found.targets[1, 1] == pytest.approx([1.0, 0.0, 0.0])  # no intervention is left
-        assert found.targets[0] == pytest.approx(plain[first.id].targets[0])  # the state before was not branched
+        assert found.targets[0] == pytest.approx(without[0])  # the state before was not branched
         other = training.episodes[1].id
         assert taught[other].targets == pytest.approx(plain[other].targets)
 
