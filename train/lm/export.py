@@ -88,8 +88,9 @@ def network_card(name: str, controller: SmallLM, what: str) -> str:
             f"with sha256 `{controller.base.sha256}`). It reads one short row a search and answers by one token: "
             f"{', '.join(f'`{action}`' for action in ACTIONS)} for continue, intervene, stop, read at the ask token "
             f"(`{ASKS[0]}` before any intervention, `{ASKS[1]}` after one, and so on), as the next token among the "
-            f"three. It stops when the probability of stop is {controller.threshold:.4f} or more, and else intervenes "
-            f"when the share of intervening in the rest is {controller.intervene_threshold:.4f} or more.",
+            f"three{_reading(spec)}. It stops when the probability of stop is {controller.threshold:.4f} or more, and "
+            f"else intervenes when the share of intervening in the rest is {controller.intervene_threshold:.4f} or "
+            "more.",
             "",
             "```",
             example,
@@ -100,6 +101,14 @@ def network_card(name: str, controller: SmallLM, what: str) -> str:
             "",
         ]
     )
+
+
+def _reading(spec: RenderingSpec) -> str:
+    """How the logits of the actions become probabilities, where that is more than a softmax."""
+    if spec.sharpness == 1.0 and not any(spec.offsets):
+        return ""
+    offsets = ", ".join(f"{offset:.4f}" for offset in spec.offsets)
+    return f", of their logits times {spec.sharpness:.4f}, plus ({offsets})"
 
 
 def export_network(folder: Path, name: str, controller: Any, form: str) -> None:

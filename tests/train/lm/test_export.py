@@ -13,7 +13,7 @@ from stopwise.controllers.rendering import RenderingSpec
 from stopwise.data.errors import UsageError
 from stopwise.models.causal_lm import load_causal_lm
 from stopwise.models.tiny_lm import TINY
-from stopwise.train.lm.export import export_network, write_adapter, write_merged
+from stopwise.train.lm.export import export_network, network_card, write_adapter, write_merged
 from stopwise.train.lm.network import former_names
 
 MODULES = ("model.layers.0.self_attn.q_proj", "model.layers.1.mlp.down_proj")
@@ -67,6 +67,15 @@ def test_merged_weights_give_equal_logits_in_transformers(tmp_path, adapter):
     card = (tmp_path / "merged" / "README.md").read_text()
     assert policy.base.sha256 in card
     assert policy.rendering.header in card
+
+
+def test_the_card_says_how_answers_are_read():
+    """Who reads the network with another tool needs the numbers of the rendering."""
+    plain = controller(adapter=True)
+    assert "times" not in network_card("tiny", plain, "adapter")
+    rendering = plain.rendering.read_by(2.5, (0.0, -1.25, 0.5))
+    read = SmallLM(None, plain.weights, base=plain.base, rendering=rendering)
+    assert "of their logits times 2.5000, plus (0.0000, -1.2500, 0.5000)" in network_card("tiny", read, "adapter")
 
 
 def test_what_has_no_adapter_says_so(tmp_path):
