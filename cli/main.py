@@ -23,6 +23,7 @@ COMMANDS = {
     "signals": ("stopwise.cli.signals", "compute the signals of every search step"),
     "analyze": ("stopwise.cli.analyze", "AUROC of every signal against new-item recall"),
     "train": ("stopwise.cli.train", "fit a controller on training questions, choose its threshold on validation"),
+    "tune": ("stopwise.cli.tune", "choose a policy's thresholds in the arena, on validation questions"),
     "benchmark": ("stopwise.cli.benchmark", "compare controllers on held-out questions"),
     "export": ("stopwise.cli.export", "make a policy package of a trained controller"),
     "replay": ("stopwise.cli.replay", "run a policy package over logs"),
