@@ -198,7 +198,7 @@ def _arena(
 ) -> dict[str, Any]:
     from stopwise.cli.output import Progress
     from stopwise.data.config import plain
-    from stopwise.data.files import read_json, write_json
+    from stopwise.data.files import claim_folder
     from stopwise.evaluation.arena import FORMAT, ArenaArm, ArenaBenchmark, arena_rows
     from stopwise.models.embedding_cache import CachedEncoder
     from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
@@ -211,9 +211,7 @@ def _arena(
     _check_earlier_arms(out, [arm.name for arm in arms])
     folder = _arms_folder(out)
     record = {"format": FORMAT, "config": plain(_without_budget(config)), "info": table.info.to_json()}
-    if (folder / "config.json").exists() and read_json(folder / "config.json") != record:
-        raise UsageError(f"{folder}: holds the unfinished arms of another benchmark; delete it, or name another --out")
-    write_json(folder / "config.json", record)
+    claim_folder(folder, record, "benchmark")
     encoder = CachedEncoder(SentenceTransformerEncoder(collection.encoder or MINILM), folder / "embeddings.sqlite")
     client = connections.client
     own = None if client is None else RunningBill(folder / CONTROLLERS_BILL, client)

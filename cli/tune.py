@@ -82,7 +82,8 @@ def run(args: argparse.Namespace) -> int:
 def _tune(args: argparse.Namespace, config: TuneConfig, work: Path) -> dict[str, Any]:
     from stopwise.controllers.package import read_package, write_package
     from stopwise.data.config import plain, write_config
-    from stopwise.data.files import atomic_folder, read_json, write_json
+    from stopwise.data.files import atomic_folder, claim_folder, write_json
+    from stopwise.envs.arena.collection import questions_of
     from stopwise.evaluation.arena import FORMAT, ArenaArm, ArenaBenchmark, outcomes_of
     from stopwise.evaluation.benchmark import Arm, summarise
     from stopwise.evaluation.record import provenance
@@ -99,11 +100,10 @@ def _tune(args: argparse.Namespace, config: TuneConfig, work: Path) -> dict[str,
     if not len(part):
         raise UsageError(f"signals: {path} has no run of the split {config.split}")
     record = {"format": FORMAT, "config": plain(config), "policy": package.controller.params}
-    if (work / "config.json").exists() and read_json(work / "config.json") != record:
-        raise UsageError(f"{work}: holds the unfinished arms of another search; delete it, or name another --out")
     stops, nudges = levels(package.controller, part, config.stop, config.intervene)
-    write_json(work / "config.json", record)
     collection = replace(config.arena, split=config.split)
+    questions_of(collection)  # a corpus that is not there is told before anything is written
+    claim_folder(work, record, "search")
     encoder = CachedEncoder(SentenceTransformerEncoder(collection.encoder or MINILM), work / "embeddings.sqlite")
     bench = ArenaBenchmark(collection, package.signals, encoder, work, Progress())
 

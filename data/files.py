@@ -5,7 +5,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -159,6 +159,29 @@ def only_process(
         with suppress(OSError):  # Windows removes no open file; one that stays there locks nothing
             lock.unlink(missing_ok=True)
         held.release()
+
+
+def claim_folder(folder: Path, record: Mapping[str, Any], what: str) -> None:
+    """Take a folder for unfinished work: a new one, an empty one, or one that the same work was begun in.
+
+    Args:
+        folder: of the work; it is deleted when that is done, so nothing else may lie in it.
+        record: JSON-able, all that the work depends on; stored as ``config.json``.
+        what: the work, for the message.
+
+    Raises:
+        UsageError: it holds other work, or files of somebody else.
+    """
+    path = folder / "config.json"
+    if path.exists():
+        if read_json(path) != json.loads(json.dumps(record)):
+            raise UsageError(f"{folder}: holds the unfinished arms of another {what}; delete it, or name another --out")
+    elif folder.exists() and any(folder.iterdir()):
+        raise UsageError(
+            f"{folder}: is where unfinished arms of this {what} would be kept, and holds something else; move that "
+            "away, or name another --out"
+        )
+    write_json(path, record)
 
 
 def lock_beside(folder: Path) -> Path:

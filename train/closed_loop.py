@@ -51,11 +51,11 @@ def two_thresholds(controller: Controller) -> Pair:
     """
     if not isinstance(controller, Thresholded | SmallLM) or controller.intervene_threshold is None:
         raise UsageError(
-            f"tune: a {controller.kind} policy has no thresholds of stop and intervene; train logistic, boosted or lm "
-            "with `intervention: uplift`"
+            f"policy: this {controller.kind} has no threshold of intervene to tune; train logistic, boosted or lm with "
+            "`intervention: uplift` and `uplift: RUN`, a run of configs/uplift.yaml"
         )
     if controller.privileged:
-        raise UsageError(f"tune: {controller.kind} needs hindsight, which only a replayed log has")
+        raise UsageError(f"policy: {controller.kind} needs hindsight, which only a replayed log has")
     return controller.threshold, controller.intervene_threshold
 
 

@@ -89,6 +89,24 @@ def test_finished_pairs_are_read_after_an_interruption(config, answer, command, 
     assert answer("tune", config(), "--out", "tuned")["tried"] == whole["tried"]
 
 
+def test_what_is_not_ours_is_not_taken_for_unfinished_work(config, command, tmp_path):
+    """The folder of unfinished arms is deleted in the end."""
+    (tmp_path / "tuned.arms").mkdir()
+    (tmp_path / "tuned.arms" / "thesis.txt").write_text("years of work")
+    status, _, err = command("tune", config(), "--out", "tuned")
+    assert status == 2
+    assert "tuned.arms: is where unfinished arms of this search would be kept, and holds something else" in err
+    assert [path.name for path in (tmp_path / "tuned.arms").iterdir()] == ["thesis.txt"]
+
+
+def test_a_corpus_that_is_not_there_leaves_nothing_behind(config, command, tmp_path):
+    arena = {"corpus": "nowhere", "agents": ["rephraser"], "questions": 3, "retriever": "bm25"}
+    status, _, err = command("tune", config(arena=arena), "--out", "tuned")
+    assert status in (1, 2)
+    assert "nowhere" in err
+    assert not (tmp_path / "tuned.arms").exists()
+
+
 @pytest.mark.parametrize(
     ("fields", "message"),
     [

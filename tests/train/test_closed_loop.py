@@ -72,5 +72,5 @@ class TestPair:
 
     @pytest.mark.parametrize("other", [NeverStop(), policy(intervene_threshold=None)])
     def test_a_policy_without_two_thresholds_is_refused(self, other):
-        with pytest.raises(UsageError, match="has no thresholds of stop and intervene"):
+        with pytest.raises(UsageError, match="has no threshold of intervene to tune"):
             two_thresholds(other)
