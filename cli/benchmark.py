@@ -87,7 +87,7 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the benchmark, write the run folder and print the table."""
     from stopwise.data.config import load_config
-    from stopwise.data.files import check_folder_target, lock_beside, only_process
+    from stopwise.data.files import arms_beside, check_folder_target, lock_beside, only_process
     from stopwise.signals.table import read_table
 
     config = load_config(BenchmarkConfig, args.config, args.overrides)
@@ -101,7 +101,7 @@ def run(args: argparse.Namespace) -> int:
 
         table = add_re_z(table)
     # arena: unfinished arms lie beside the run, and another process would take them for its own
-    alone = nullcontext() if config.arena is None else only_process(_arms_folder(args.out), lock_beside(args.out))
+    alone = nullcontext() if config.arena is None else only_process(arms_beside(args.out), lock_beside(args.out))
     with alone:
         result = _compare(args, config, table, path)
     if args.json:
@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
 def _compare(args: argparse.Namespace, config: BenchmarkConfig, table: Any, path: Path) -> dict[str, Any]:
     """Run the benchmark and write the run folder."""
     from stopwise.data.config import plain, write_config
-    from stopwise.data.files import atomic_folder, write_json
+    from stopwise.data.files import arms_beside, atomic_folder, write_json
     from stopwise.evaluation.record import provenance
 
     command = ["stopwise", "benchmark", str(args.config), *args.overrides, "--out", str(args.out)]
@@ -135,9 +135,9 @@ def _compare(args: argparse.Namespace, config: BenchmarkConfig, table: Any, path
         write_config(folder / "config.yaml", config, command)
         if config.arena is not None:
             # links, not a move: whatever stops the exchange of folders, the finished arms stay where they were
-            shutil.copytree(_arms_folder(args.out), folder / "arms", copy_function=_link)
+            shutil.copytree(arms_beside(args.out), folder / "arms", copy_function=_link)
     if config.arena is not None:
-        shutil.rmtree(_arms_folder(args.out))
+        shutil.rmtree(arms_beside(args.out))
     return result
 
 
@@ -198,7 +198,7 @@ def _arena(
 ) -> dict[str, Any]:
     from stopwise.cli.output import Progress
     from stopwise.data.config import plain
-    from stopwise.data.files import claim_folder
+    from stopwise.data.files import arms_beside, claim_folder
     from stopwise.evaluation.arena import FORMAT, ArenaArm, ArenaBenchmark, arena_rows
     from stopwise.models.embedding_cache import CachedEncoder
     from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
@@ -209,7 +209,7 @@ def _arena(
             replace(collection, rethinker=choice.rethinker)  # what cannot be run is refused before anything is
     arms = make_arms(config, table, connections)
     _check_earlier_arms(out, [arm.name for arm in arms])
-    folder = _arms_folder(out)
+    folder = arms_beside(out)
     record = {"format": FORMAT, "config": plain(_without_budget(config)), "info": table.info.to_json()}
     claim_folder(folder, record, "benchmark")
     encoder = CachedEncoder(SentenceTransformerEncoder(collection.encoder or MINILM), folder / "embeddings.sqlite")
@@ -242,11 +242,6 @@ def _without_budget(config: BenchmarkConfig) -> BenchmarkConfig:
     if arena is not None and arena.llm is not None:
         arena = replace(arena, llm=replace(arena.llm, budget=Budget()))
     return replace(config, llm=llm, arena=arena)
-
-
-def _arms_folder(out: Path) -> Path:
-    """Where the arms of an unfinished arena benchmark are kept."""
-    return out.with_name(f"{out.name}.arms")
 
 
 def _link(source: str, target: str) -> None:

@@ -24,7 +24,6 @@ class TuneConfig:
     reward: Reward = Reward()
     stop: tuple[float, ...] = (0.7, 0.8, 0.88, 0.94, 0.98)  # quantiles of the probability of stop
     intervene: tuple[float, ...] = (0.5, 0.7, 0.85, 0.95)  # of intervene's share in what is not stopped
-    seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("stop", "intervene"):
@@ -58,11 +57,11 @@ def add_parser(subparsers: Any) -> None:
 def run(args: argparse.Namespace) -> int:
     """Search, and write the run folder with the policy."""
     from stopwise.data.config import load_config
-    from stopwise.data.files import check_folder_target, lock_beside, only_process
+    from stopwise.data.files import arms_beside, check_folder_target, lock_beside, only_process
 
     config = load_config(TuneConfig, args.config, args.overrides)
     check_folder_target(args.out)
-    work = args.out.with_name(f"{args.out.name}.arms")
+    work = arms_beside(args.out)
     with only_process(work, lock_beside(args.out)):
         result = _tune(args, config, work)
     if args.json:
@@ -90,7 +89,7 @@ def _tune(args: argparse.Namespace, config: TuneConfig, work: Path) -> dict[str,
     from stopwise.models.embedding_cache import CachedEncoder
     from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
     from stopwise.signals.table import read_table
-    from stopwise.train.closed_loop import Pair, Worth, levels, search_pairs, two_thresholds, with_thresholds
+    from stopwise.train.closed_loop import Pair, Worth, best_of, levels, search_pairs, two_thresholds, with_thresholds
     from stopwise.train.train import run_folder
 
     package = read_package(run_folder(Path(config.policy)))
@@ -116,7 +115,7 @@ def _tune(args: argparse.Namespace, config: TuneConfig, work: Path) -> dict[str,
 
     tried = search_pairs(start, stops, nudges, worth)
     encoder.close()
-    best = max(tried, key=lambda row: round(row.worth.value, 12))
+    best = best_of(tried)
     chosen = (best.threshold, best.intervene_threshold)
     training = dict(package.training) | {"tuned": {"split": config.split, "pairs": len(tried), **asdict(best)}}
     tuned = replace(package, controller=with_thresholds(package.controller, chosen), training=training)
@@ -129,7 +128,6 @@ def _tune(args: argparse.Namespace, config: TuneConfig, work: Path) -> dict[str,
         "tried": [asdict(row) for row in tried],
         "questions": len(set(bench.questions.tolist())),
         "runs": len(bench.jobs),
-        "seed": config.seed,
     }
     with atomic_folder(args.out, mark="result.json") as folder:
         write_package(folder / "policy", tuned)

@@ -184,6 +184,11 @@ def claim_folder(folder: Path, record: Mapping[str, Any], what: str) -> None:
     write_json(path, record)
 
 
+def arms_beside(out: Path) -> Path:
+    """Where the finished arms of an unfinished run in the arena are kept; see `claim_folder`."""
+    return out.with_name(f"{out.name}.arms")
+
+
 def lock_beside(folder: Path) -> Path:
     """The lock of a folder that may not be there yet, or that another takes the place of."""
     folder = Path(folder).resolve()  # one lock, whatever the folder is called

@@ -111,20 +111,27 @@ def search_pairs(
         worth: runs a pair.
 
     Returns:
-        All pairs in the order of being tried. The one to take has the highest return, of equals the first.
+        All pairs in the order of being tried; `best_of` takes one.
     """
-    tried: dict[Pair, Worth] = {start: worth(start)}
+    tried: list[Tried] = []
 
-    def best() -> Pair:
-        return max(tried, key=lambda pair: round(tried[pair].value, 12))
+    def run(pair: Pair) -> None:
+        if all((row.threshold, row.intervene_threshold) != pair for row in tried):
+            tried.append(Tried(*pair, worth(pair)))
 
+    run(start)
     while True:
-        before = best()
-        for sweep in (0, 1):
-            here = best()
-            for level in (stops, nudges)[sweep]:
-                pair = (level, here[1]) if sweep == 0 else (here[0], level)
-                if pair not in tried:
-                    tried[pair] = worth(pair)
-        if best() == before:
-            return [Tried(*pair, found) for pair, found in tried.items()]
+        before = best_of(tried)
+        stay = before.intervene_threshold
+        for level in stops:
+            run((level, stay))
+        stay = best_of(tried).threshold
+        for level in nudges:
+            run((stay, level))
+        if best_of(tried) is before:
+            return tried
+
+
+def best_of(tried: Sequence[Tried]) -> Tried:
+    """The pair with the highest return; of equals the one that was tried first."""
+    return max(tried, key=lambda row: round(row.worth.value, 12))

@@ -20,13 +20,12 @@ Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class TeacherOptions:
+class TeacherOptions(TreeOptions):
     """How the teacher is grown; nothing of it is chosen on validation questions."""
 
-    rounds: int = 50
     leaves: int = 4
-    min_leaf: int = 200  # fewest rows in a leaf
-    rate: float = 0.05
+    min_leaf: int = 200
+    rounds: int = 50
 
     def __post_init__(self) -> None:
         check_number("teacher.rounds", self.rounds, low=1, whole=True)
@@ -56,9 +55,8 @@ def teacher_probabilities(
     """
     fold = question_folds(questions, folds, seed)
     found = np.full(values.shape, np.nan)
-    trees = TreeOptions(options.leaves, options.rate, options.min_leaf)
     for number in range(folds):
         held = fold == number
-        arrays = fit_trees(columns[~held], values[~held], options.rounds, trees, seed)
+        arrays = fit_trees(columns[~held], values[~held], options.rounds, options, seed)
         found[held] = softmax(tree_scores(arrays, columns[held]))
     return np.where(np.isnan(values), np.nan, found)

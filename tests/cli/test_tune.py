@@ -83,7 +83,7 @@ def test_finished_pairs_are_read_after_an_interruption(config, answer, command, 
     status, _, _ = command("tune", config(), "--out", "tuned")
     assert status != 0
     monkeypatch.setattr(arena.ArenaBenchmark, "run", run)
-    status, _, err = command("tune", config(seed=1), "--out", "tuned")
+    status, _, err = command("tune", config(stop=[0.3]), "--out", "tuned")
     assert status == 2
     assert "holds the unfinished arms of another search" in err
     assert answer("tune", config(), "--out", "tuned")["tried"] == whole["tried"]

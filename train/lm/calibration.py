@@ -63,8 +63,8 @@ def best_reading(
     grid = itertools.product((1.0, 2.0, SHARPEST), (-6.0, -3.0, 0.0), np.arange(-6.0, 4.0, 1.0))
     starts = [np.array(point) for point in grid]
     best = min(starts, key=loss)  # of equals the mildest is taken
-    found = minimize(loss, best, method="Nelder-Mead", options={"maxfev": STEPS})
-    return _reading(np.asarray(found.x) if found.fun < loss(best) else best)
+    # the simplex keeps the best point that it has seen, and begins with this one
+    return _reading(np.asarray(minimize(loss, best, method="Nelder-Mead", options={"maxfev": STEPS}).x))
 
 
 def _reading(point: NDArray[np.float64]) -> Reading:

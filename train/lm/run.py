@@ -413,7 +413,9 @@ def _start_arrays(config: LmConfig, prepared: Prepared) -> Arrays:
 def _claim(work: Path, config: LmConfig, table: SignalTable) -> None:
     """One folder, one config, one table: checkpoints of another run would be taken for this one's."""
     uplift = None if config.uplift is None else sha256_file(uplift_file(config.uplift))
-    wanted = json.loads(json.dumps({"config": plain(config), "signals": table.sha256, "uplift": uplift}))
+    branches = None if config.branches is None else sha256_file(Path(config.branches))
+    files = {"signals": table.sha256, "uplift": uplift, "branches": branches}
+    wanted = json.loads(json.dumps({"config": plain(config), **files}))
     record = work / "claim.json"
     if record.exists():
         found = read_json(record)

@@ -25,7 +25,7 @@ from stopwise.evaluation.statistics import question_means
 from stopwise.signals.features import FeatureSpec
 from stopwise.train.lm.config import ExactOptions, LoraOptions, SftOptions
 from stopwise.train.lm.network import restore, trainable
-from stopwise.train.lm.run import prepare, train_lm
+from stopwise.train.lm.run import learn_stages, prepare, train_lm
 from stopwise.train.lm.scoring import action_logits, policies
 from stopwise.train.lm.trainer import CollapseWarning, PolicyTrainer
 from stopwise.train.teacher import TeacherOptions
@@ -480,6 +480,27 @@ class TestBranches:
         assert found.targets[0] == pytest.approx(without[0])  # the state before was not branched
         other = training.episodes[1].id
         assert taught[other].targets == pytest.approx(plain[other].targets)
+
+    def test_an_unfinished_run_is_of_one_file_of_branches(self, config_of, knowing, uplift, tmp_path):
+        """By what it holds, not by its name: its Q is in the weights so far."""
+        path = tmp_path / "branches.parquet"
+        config = config_of(method="sft", intervention="uplift", uplift=uplift, branches=str(path))
+        first = knowing.split("train").episodes[0]
+        before = float(knowing.split("train").label("recall")[1])
+
+        def write(gain):
+            made = [
+                BranchOutcome(first.id, first.question_id, "x", 2, action, 0, before, gain, 1, None, 0.1)
+                for action in Action
+            ]
+            write_branches(path, made)
+
+        write(0.3)
+        learn_stages(config, knowing, prepare(config, knowing), tmp_path / "work")
+        learn_stages(config, knowing, prepare(config, knowing), tmp_path / "work")
+        write(0.2)
+        with pytest.raises(UsageError, match="holds an unfinished run of another branches"):
+            learn_stages(config, knowing, prepare(config, knowing), tmp_path / "work")
 
     def test_they_are_for_uplift_and_for_imitation(self, config_of, uplift):
         with pytest.raises(UsageError, match="branches: are for intervention uplift, found forbidden"):
