@@ -10,7 +10,8 @@ whose weights `stopwise train` keeps.
 
 Curves hold the exact expected return on the same validation runs, over wall-clock seconds and over state-gradients (the
 states whose gradient was taken). The layers below the adapter are computed before either clock starts, and the
-supervised stage is in neither. An interrupted benchmark goes on: call it again.
+supervised stage is in neither; `start=RUN` takes that of a finished run. An interrupted benchmark goes on: call it
+again.
 
 Each of `--variants "grpo.kl=0.01 grpo.learning_rate=1e-4"` is one more GRPO with its whole time and other settings, at
 the rate that these or the config name.
@@ -110,8 +111,9 @@ def grpo(
 ) -> dict[str, Any]:
     """GRPO from the supervised start of a finished exact run, in a folder of its own."""
     work.mkdir(parents=True, exist_ok=True)
-    for name in ("sft.json", "sft.safetensors"):  # a finished stage is read, not trained again
-        if not (work / name).exists():
+    # a finished stage and a reading that was found are read, not made again; with `start: RUN` there is no such stage
+    for name in ("sft.json", "sft.safetensors", "reading.json"):
+        if (start / name).exists() and not (work / name).exists():
             (work / name).write_bytes((start / name).read_bytes())
     return part(replace(config, seed=seed, method="grpo", grpo=options), table, work, trunk)["grpo"]
 
@@ -145,7 +147,7 @@ def compare(seed: int, exact: dict[str, Any], grpo: dict[str, Any]) -> dict[str,
         "seed": seed,
         "start_return": ours[0]["eval_return"],
         "exact": exact["exact"],
-        "sft": exact["sft"],
+        "sft": exact.get("sft"),
         "grpo": grpo,
         "grpo_final": figures(final),
         "grpo_best": figures(best),

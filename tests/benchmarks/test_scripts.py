@@ -248,6 +248,13 @@ def test_exact_vs_grpo(small_table: Path, tmp_path: Path) -> None:
     assert max(entry["learning_rate"] for entry in steps) <= 2e-4
     assert all("kl" in entry for entry in steps)
     assert variant["start_return"] == found["start_return"]
+    train = [sys.executable, "-m", "stopwise.cli", "train", str(tmp_path / "lm.yaml"), "method=sft"]
+    subprocess.run([*train, "--out", str(tmp_path / "run")], check=True, capture_output=True)
+    words = ("exact_vs_grpo.py", tmp_path / "lm.yaml", f"start={tmp_path / 'run'}", "--work", tmp_path / "from_run")
+    script(*words, "--minutes", 0.01, "--rates", 1e-5, 1e-4, 5e-4, "--seeds", 3, "--out", out)
+    (found,) = json.loads(out.read_text(encoding="utf-8"))["seeds"]
+    assert found["sft"] is None
+    assert found["start_return"] == found["grpo"]["curve"][0]["eval_return"]
 
 
 def test_shares_of_time() -> None:
