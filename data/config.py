@@ -65,7 +65,22 @@ def read_config(kind: type[Config], values: Mapping[str, Any], source: str) -> C
         place = ".".join(str(part) for part in first["loc"] if "[" not in str(part))  # as function-after[...]
         found = repr(first.get("input"))
         shown = found if len(found) <= 80 else f"{found[:77]}..."
-        raise UsageError(f"{source}: key {place or 'the whole'}: {first['msg']}; found {shown}") from None
+        raise UsageError(f"{source}: key {place or 'the whole'}: {_worded(first['msg'])}; found {shown}") from None
+
+
+def _worded(message: str) -> str:
+    """What pydantic says, in YAML's words."""
+    for theirs, ours in (
+        ("Input should be", "should be"),
+        ("valid tuple", "list"),
+        ("valid dictionary", "mapping"),
+        ("valid integer, unable to parse string as an integer", "integer"),
+        ("valid number, unable to parse string as a number", "number"),
+        ("valid ", ""),
+        ("a integer", "an integer"),
+    ):
+        message = message.replace(theirs, ours)
+    return message
 
 
 def write_config(path: Path, config: Any, command: Sequence[str] = ()) -> None:
@@ -119,7 +134,12 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def _check_keys(kind: Any, value: Any, source: str, place: str) -> None:
-    """Refuse unknown keys, at any depth, before types are checked: pydantic would not name the nearest one."""
+    """Refuse unknown keys at any depth, and values that a nested dataclass itself refuses, before types are checked.
+
+    pydantic would not name the nearest key, nor where the dataclass stands that refuses.
+    """
+    from pydantic import TypeAdapter, ValidationError
+
     if is_dataclass(kind) and isinstance(value, Mapping):
         hints = get_type_hints(kind)
         known = [field.name for field in fields(kind) if field.init]
@@ -130,6 +150,13 @@ def _check_keys(kind: Any, value: Any, source: str, place: str) -> None:
                 hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
                 raise UsageError(f"{source}: unknown key {here}; {hint}")
             _check_keys(hints[key], inner, source, here)
+        if place:
+            try:
+                TypeAdapter(kind).validate_python(value)
+            except ValidationError:
+                pass  # told of the whole config, with the key's path
+            except UsageError as error:
+                raise UsageError(f"{source}: {place}: {error}") from None
         return None
     origin, inner_kinds = get_origin(kind), get_args(kind)
     if origin in (Union, types.UnionType):

@@ -14,6 +14,10 @@ class Price:
     search: float = 0.01
     calls: int = 3
 
+    def __post_init__(self) -> None:
+        if self.search < 0:
+            raise UsageError(f"search: found {self.search}; expected 0 or more")
+
 
 @dataclass(frozen=True)
 class Arm:
@@ -102,7 +106,9 @@ def test_free_mappings_are_free(load):
         ("name: a\nlimit: 1.5", ("key limit:", "integer", "found 1.5")),
         ("name: a\nmode: quick", ("key mode:", "'fast' or 'slow'", "found 'quick'")),
         ("name: a\narms: [{kind: x}, {kind: 3}]", ("key arms.1.kind:", "string", "found 3")),
-        ("name: a\narms: {kind: x}", ("key arms:", "tuple")),
+        ("name: a\narms: {kind: x}", ("key arms: should be a list; found {'kind': 'x'}",)),
+        ("name: a\nparams: 3", ("key params: should be a mapping; found 3",)),
+        ("name: a\nlimit: x", ("key limit: should be an integer; found 'x'",)),
         ("name: a\nprice: 3", ("key price:", "found 3")),
         ("name: a\nmore: [{kind: x, price: {calls: x}}]", ("key more.0.price.calls:", "integer")),
         ("rate: 1", ("key name:", "required")),
@@ -114,6 +120,18 @@ def test_a_wrong_value_is_named_with_its_key_and_what_was_found(load, text, part
     assert "run.yaml: " in message
     for part in parts:
         assert part in message
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [
+        ("name: a\nprice: {search: -1}", "run.yaml: price: search: found -1.0"),
+        ("name: a\nmore: [{kind: x}, {kind: y, price: {search: -1}}]", "run.yaml: more.1.price: search: found -1.0"),
+        ("name: a\nnamed: {b: {kind: x, price: {search: -1}}}", "run.yaml: named.b.price: search: found -1.0"),
+    ],
+)
+def test_what_a_nested_dataclass_refuses_is_named_with_its_place(load, text, place):
+    assert place in _refused(load, text)
 
 
 def test_a_long_value_is_cut_in_the_message(load):
