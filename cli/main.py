@@ -8,6 +8,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 from stopwise.data.errors import StopwiseError
 
@@ -83,7 +84,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt as interrupt:
         print(f"stopwise {options.command}: interrupted; nothing half-written is left", file=sys.stderr)
+        for kept in _unfinished(options):
+            print(f"finished parts are kept in {kept}: the same command goes on from there", file=sys.stderr)
         return 128 + (interrupt.args[0] if interrupt.args else signal.SIGINT)
+
+
+def _unfinished(options: argparse.Namespace) -> list[Path]:
+    """What long commands keep beside their result until it is whole."""
+    from stopwise.data.files import arms_beside, stages_beside
+
+    out = getattr(options, "out", None)
+    return [] if out is None else [kept for kept in (arms_beside(Path(out)), stages_beside(Path(out))) if kept.exists()]
 
 
 @contextmanager

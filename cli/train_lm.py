@@ -35,7 +35,7 @@ def _train(args: argparse.Namespace, values: Mapping[str, Any]) -> tuple[dict[st
 
         raise UsageError(f"train: kind lm needs {error.name or error}; run `pip install 'stopwise[lm]'`") from error
     from stopwise.data.config import read_config
-    from stopwise.data.files import lock_beside, only_process
+    from stopwise.data.files import lock_beside, only_process, stages_beside
     from stopwise.train.lm.config import LmConfig
     from stopwise.train.train import uplift_file
 
@@ -46,7 +46,7 @@ def _train(args: argparse.Namespace, values: Mapping[str, Any]) -> tuple[dict[st
         inputs["uplift"] = uplift_file(config.uplift)
     if config.branches is not None:
         inputs["branches"] = Path(config.branches)
-    work = args.out.with_name(f"{args.out.name}.partial")
+    work = stages_beside(args.out)
     # of processes that were launched together the first one writes, and holds the folder for all
     main = os.environ.get("RANK", "0") == "0"
     with only_process(work, lock_beside(args.out)) if main else contextlib.nullcontext():

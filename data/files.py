@@ -189,6 +189,11 @@ def arms_beside(out: Path) -> Path:
     return out.with_name(f"{out.name}.arms")
 
 
+def stages_beside(out: Path) -> Path:
+    """Where the checkpoints and finished stages of an unfinished training are kept."""
+    return out.with_name(f"{out.name}.partial")
+
+
 def lock_beside(folder: Path) -> Path:
     """The lock of a folder that may not be there yet, or that another takes the place of."""
     folder = Path(folder).resolve()  # one lock, whatever the folder is called
