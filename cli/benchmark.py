@@ -176,17 +176,14 @@ def _replay(config: BenchmarkConfig, table: Any, part: Any, connections: Connect
 
 def _run_arena(config: BenchmarkConfig, table: Any, out: Path) -> dict[str, Any]:
     """Every controller in the closed loop; finished arms are kept beside `out` until all are done."""
-    from stopwise.envs.arena.collection import questions_of
+    from stopwise.envs.arena.collection import questions_of, under_arms
 
     assert config.arena is not None
-    for name in ("controller", "branch"):
-        if getattr(config.arena, name) is not None:
-            raise UsageError(f"arena.{name}: is not for a benchmark; name controllers under `controllers`")
-    if config.arena.split != "all" or config.intervention != "forbidden":
-        raise UsageError("arena: `split` stands at the top, and interventions are real; leave these keys out")
+    collection = under_arms(config.arena, config.split)
+    if config.intervention != "forbidden":
+        raise UsageError("intervention: in the arena interventions are real; leave it out")
     if config.logs is not None:
         raise UsageError("logs: in the arena the agents run for real; leave it out")
-    collection = replace(config.arena, split=config.split)
     questions = questions_of(collection)
     ids, texts = {query.id for query in questions}, [query.text for query in questions]
     with Connections(config.llm, table.info.encoder, ids, texts) as connections:
@@ -273,9 +270,8 @@ def make_arms(config: BenchmarkConfig, table: Any, connections: Connections) -> 
     """
     from stopwise.controllers.baselines import Random
     from stopwise.controllers.kinds import make_rule
-    from stopwise.controllers.package import read_package
     from stopwise.evaluation.benchmark import Arm, check_names
-    from stopwise.train.train import run_folder
+    from stopwise.train.train import read_run
 
     arms: dict[int, Arm] = {}
     for number, choice in enumerate(config.controllers):
@@ -290,7 +286,7 @@ def make_arms(config: BenchmarkConfig, table: Any, connections: Connections) -> 
                 f"controllers.{number}.params: a trained or matched controller has its own; leave them out"
             )
         if choice.policy is not None:
-            package = read_package(run_folder(Path(choice.policy)))
+            package = read_run(choice.policy, f"controllers.{number}.policy")
             arms[number] = Arm(choice.name or package.name, package.controller, package.guards, choice.policy)
         elif choice.match is None:
             controller = make_rule(choice.kind or "", choice.params)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from stopwise.cli.output import Progress, print_json, say, signals_path
 from stopwise.controllers.base import check_number
 from stopwise.data.errors import UsageError
-from stopwise.envs.arena.collection import CollectConfig
+from stopwise.envs.arena.collection import CollectConfig, under_arms
 from stopwise.envs.rewards import Reward
 
 
@@ -31,11 +31,7 @@ class TuneConfig:
                 raise UsageError(f"{name}: is empty; expected at least one quantile")
             for level in getattr(self, name):
                 check_number(name, level, low=0, high=1)
-        for name in ("controller", "branch"):
-            if getattr(self.arena, name) is not None:
-                raise UsageError(f"arena.{name}: is not for tuning; leave it out")
-        if self.arena.split != "all":
-            raise UsageError("arena.split: `split` stands at the top; leave it out")
+        under_arms(self.arena, self.split)
 
 
 def add_parser(subparsers: Any) -> None:
@@ -79,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _tune(args: argparse.Namespace, config: TuneConfig, work: Path) -> dict[str, Any]:
-    from stopwise.controllers.package import read_package, write_package
+    from stopwise.controllers.package import write_package
     from stopwise.data.config import plain, write_config
     from stopwise.data.files import atomic_folder, claim_folder, write_json
     from stopwise.envs.arena.collection import questions_of
@@ -90,9 +86,9 @@ def _tune(args: argparse.Namespace, config: TuneConfig, work: Path) -> dict[str,
     from stopwise.models.encoders import MINILM, SentenceTransformerEncoder
     from stopwise.signals.table import read_table
     from stopwise.train.closed_loop import Pair, Worth, best_of, levels, search_pairs, two_thresholds, with_thresholds
-    from stopwise.train.train import run_folder
+    from stopwise.train.train import read_run
 
-    package = read_package(run_folder(Path(config.policy)))
+    package = read_run(config.policy, "policy")
     start = two_thresholds(package.controller)
     path = signals_path(config.signals)
     part = read_table(path).split(config.split)
@@ -100,7 +96,7 @@ def _tune(args: argparse.Namespace, config: TuneConfig, work: Path) -> dict[str,
         raise UsageError(f"signals: {path} has no run of the split {config.split}")
     record = {"format": FORMAT, "config": plain(config), "policy": package.controller.params}
     stops, nudges = levels(package.controller, part, config.stop, config.intervene)
-    collection = replace(config.arena, split=config.split)
+    collection = under_arms(config.arena, config.split)
     questions_of(collection)  # a corpus that is not there is told before anything is written
     claim_folder(work, record, "search")
     encoder = CachedEncoder(SentenceTransformerEncoder(collection.encoder or MINILM), work / "embeddings.sqlite")

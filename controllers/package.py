@@ -81,10 +81,10 @@ def read_package(folder: Path) -> PolicyPackage:
     """
     folder = Path(folder)
     if not folder.is_dir():
-        raise DataError(f"{folder}: no such folder; expected a policy package made by `stopwise export`")
+        raise DataError(f"{folder}: no such folder; expected a policy package, or a run of `stopwise train`")
     path = folder / MANIFEST
     if not path.exists():
-        raise DataError(f"{folder}: has no {MANIFEST}; expected a policy package made by `stopwise export`")
+        raise DataError(f"{folder}: has no {MANIFEST}; expected a policy package, or a run of `stopwise train`")
     manifest = read_json(path)
     if not isinstance(manifest, dict):
         raise DataError(f"{path}: is not a JSON object; export the policy again")

@@ -14,7 +14,7 @@ from stopwise.controllers.boosted import Boosted, Privileged
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.kinds import LEARNED, RULES, asks_model, make_rule
 from stopwise.controllers.logistic import Logistic, design_matrix
-from stopwise.controllers.package import PolicyPackage
+from stopwise.controllers.package import PolicyPackage, read_package
 from stopwise.data.errors import DataError, UsageError
 from stopwise.data.records import Action
 from stopwise.envs.arena.branch_store import read_branches
@@ -328,6 +328,18 @@ def _tune(config: TrainConfig, env: ReplayEnv) -> tuple[Controller, list[dict[st
     if reason is not None:
         raise DataError(f"train: {config.kind} is not applicable to these logs: {reason}")
     return tune_rule(config.kind, config.params, config.grid, env, config.guards, config.objective, config.seed, client)
+
+
+def read_run(folder: str, key: str) -> PolicyPackage:
+    """The policy of a run folder, or of a package, that a config names.
+
+    Raises:
+        DataError: there is no such policy; the message begins with the config's key.
+    """
+    try:
+        return read_package(run_folder(Path(folder)))
+    except DataError as error:
+        raise DataError(f"{key}: {error}") from None
 
 
 def run_folder(folder: Path) -> Path:

@@ -1,6 +1,6 @@
 """What a collection runs: its config, and the config's jobs in groups."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from stopwise.envs.arena.population import sample_queries
 from stopwise.envs.arena.react_agent import ReactConfig
 from stopwise.envs.arena.vector_index import Backend
 from stopwise.models.chat_config import ChatConfig
+
+Split = Literal["train", "val", "cal", "test", "all"]
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class CollectConfig:
     react: tuple[ReactConfig, ...] = ()  # agents that `llm` drives: they search and read
     plan_write: tuple[PlanWriteConfig, ...] = ()  # agents that `llm` drives: they plan, and work from notes
     llm: ChatConfig | None = None  # the language model of agents, controller, rethinker and coverage judge
-    split: Literal["train", "val", "cal", "test", "all"] = "all"
+    split: Split = "all"
     questions: int | None = None  # a fixed sample of so many; None takes all
     runs: int = 1  # runs of every agent on every question
     dataset: str = "world"  # name that the runs carry
@@ -123,6 +125,22 @@ class Job:
     kind: str
     query: Query
     run_id: str
+
+
+def under_arms(config: CollectConfig, split: Split) -> CollectConfig:
+    """A collection that controllers are compared on: which, and over which split, stands outside of it.
+
+    Raises:
+        UsageError: it names a controller, branches or a split itself.
+    """
+    for name in ("controller", "branch"):
+        if getattr(config, name) is not None:
+            raise UsageError(
+                f"arena.{name}: is for `stopwise collect`; the controllers that are run are named outside it"
+            )
+    if config.split != "all":
+        raise UsageError("arena.split: `split` stands at the top; leave it out")
+    return replace(config, split=split)
 
 
 def questions_of(config: CollectConfig) -> list[Query]:

@@ -311,5 +311,5 @@ def test_as_a_process(exported, place):
     assert (failed.returncode, failed.stdout) == (1, "")
     assert (
         failed.stderr
-        == "stopwise replay: nowhere: no such folder; expected a policy package made by `stopwise export`\n"
+        == "stopwise replay: nowhere: no such folder; expected a policy package, or a run of `stopwise train`\n"
     )

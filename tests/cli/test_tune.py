@@ -80,8 +80,9 @@ def test_finished_pairs_are_read_after_an_interruption(config, answer, command, 
         return run(bench, arm)
 
     monkeypatch.setattr(arena.ArenaBenchmark, "run", interrupted)
-    status, _, _ = command("tune", config(), "--out", "tuned")
-    assert status != 0
+    status, _, err = command("tune", config(), "--out", "tuned")
+    assert status == 130
+    assert "finished parts are kept in tuned.arms: the same command goes on from there" in err
     monkeypatch.setattr(arena.ArenaBenchmark, "run", run)
     status, _, err = command("tune", config(stop=[0.3]), "--out", "tuned")
     assert status == 2
@@ -115,7 +116,8 @@ def test_a_corpus_that_is_not_there_leaves_nothing_behind(config, command, tmp_p
         ({"stop": []}, "stop: is empty"),
         ({"intervene": [1.5]}, "intervene: 1.5"),
         ({"arena": {"corpus": "world", "agents": ["rephraser"], "split": "val"}}, "arena.split"),
-        ({"policy": "nowhere"}, "nowhere"),
+        ({"arena": {"corpus": "world", "agents": ["rephraser"], "questions": 0}}, "arena: questions: "),
+        ({"policy": "nowhere"}, "policy: nowhere: no such folder"),
         ({"signals": "nowhere.parquet"}, "nowhere.parquet"),
     ],
 )

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 from stopwise.controllers.guards import Guards
 from stopwise.controllers.lm import BaseModel, SmallLM
 from stopwise.controllers.logistic import design_matrix
-from stopwise.controllers.package import PolicyPackage, read_package
+from stopwise.controllers.package import PolicyPackage
 from stopwise.controllers.rendering import RenderingSpec, Tokens, fit_edges
 from stopwise.data.config import plain
 from stopwise.data.errors import DataError, UsageError
@@ -38,7 +38,7 @@ from stopwise.train.lm.scoring import policies
 from stopwise.train.lm.stages import StageResult, learn, policy_trainer
 from stopwise.train.lm.trainer import Progress, StepProgress
 from stopwise.train.teacher import teacher_probabilities
-from stopwise.train.train import chosen_features, informative_columns, run_folder, uplift_file
+from stopwise.train.train import chosen_features, informative_columns, read_run, uplift_file
 from stopwise.train.tune import ThresholdPair, full_recall, pair_on_lattices
 
 Arrays = dict[str, NDArray[np.float32]]
@@ -395,7 +395,7 @@ def _intervention(config: LmConfig) -> Forbidden | Noop | Uplift:
 
 def _start_arrays(config: LmConfig, prepared: Prepared) -> Arrays:
     assert config.start is not None
-    controller = read_package(run_folder(Path(config.start))).controller
+    controller = read_run(config.start, "start").controller
     if not isinstance(controller, SmallLM):
         raise UsageError(f"start: {config.start} is a {controller.kind} policy; expected a run of kind lm")
     if controller.base.sha256 != prepared.base.sha256:
