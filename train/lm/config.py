@@ -154,7 +154,10 @@ class LmConfig:
             raise UsageError(f"uplift: is given, but the intervention is {self.intervention}; leave one of them out")
 
         if self.branches is not None and self.intervention != "uplift":
-            raise UsageError(f"branches: are for intervention uplift, found {self.intervention}; leave them out")
+            raise UsageError(
+                f"branches: are for intervention uplift, found {self.intervention}; set it, with `uplift: RUN`, or "
+                "leave them out"
+            )
         if self.branches is not None and "sft" not in self.stages():
             raise UsageError("branches: are for the supervised stage, and this run has none; leave them out")
 
