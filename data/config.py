@@ -140,7 +140,7 @@ def _check_keys(kind: Any, value: Any, source: str, place: str) -> None:
     """
     from pydantic import TypeAdapter, ValidationError
 
-    if is_dataclass(kind) and isinstance(value, Mapping):
+    if isinstance(kind, type) and is_dataclass(kind) and isinstance(value, Mapping):
         hints = get_type_hints(kind)
         known = [field.name for field in fields(kind) if field.init]
         for key, inner in value.items():
