@@ -4,9 +4,10 @@ r"""The exact policy gradient against GRPO, from the same supervised start, on t
         --out docs/results/exact_vs_grpo.json
 
 GRPO's learning rate is the best of three on validation after a tenth of its time each; then it has its whole time, in
-which that of the trials does not count. How many steps a time allows is not known before, so the rate rises and falls
-with the time and is zero at its end. GRPO is judged twice: by its last look at the validation runs, and by its best,
-whose weights `stopwise train` keeps.
+which that of the trials does not count. That of `exact` is the config's, or the best of `--exact-rates`, each with all
+its epochs; the time of the others does not count either. How many steps of GRPO a time allows is not known before, so
+its rate rises and falls with the time and is zero at its end. It is judged twice: by its last look at the validation
+runs, and by its best, whose weights `stopwise train` keeps.
 
 Curves hold the exact expected return on the same validation runs, over wall-clock seconds and over state-gradients (the
 states whose gradient was taken). The layers below the adapter are computed before either clock starts, and the
@@ -44,6 +45,7 @@ def main() -> None:
     parser.add_argument("--work", type=Path, required=True, help="folder for checkpoints and finished parts")
     parser.add_argument("--minutes", type=float, default=20.0, help="of GRPO")
     parser.add_argument("--rates", type=float, nargs=3, default=RATES)
+    parser.add_argument("--exact-rates", type=float, nargs="+", help="of the exact gradient; by default the config's")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--variants", nargs="+", default=[], help="of GRPO: overrides in one word for each")
     parser.add_argument("--out", type=Path, required=True)
@@ -54,8 +56,16 @@ def main() -> None:
     trunk = warm(config, table)
     seeds = []
     for seed in args.seeds:
-        exact = part(replace(config, seed=seed), table, args.work / f"{seed}-exact", trunk)
-        start = args.work / f"{seed}-exact"  # its folder holds the supervised start as well
+        exact_rates = args.exact_rates or [config.exact.learning_rate]
+        start = args.work / f"{seed}-exact-{exact_rates[0]:g}"  # its folder holds the supervised start as well
+        exact_trials = {}
+        for rate in exact_rates:
+            own = replace(config, seed=seed, exact=replace(config.exact, learning_rate=rate))
+            work = args.work / f"{seed}-exact-{rate:g}"
+            take_start(start, work)
+            exact_trials[rate] = part(own, table, work, trunk)
+        exact_rate = max(exact_trials, key=lambda rate: exact_trials[rate]["exact"]["best_return"])
+        exact = exact_trials[exact_rate]
         trials = {}
         for rate in args.rates:
             options = replace(config.grpo, epochs=ENDLESS, learning_rate=rate, minutes=TRIAL_SHARE * args.minutes)
@@ -63,7 +73,9 @@ def main() -> None:
         best = max(trials, key=lambda rate: trials[rate]["best_return"])
         options = replace(config.grpo, epochs=ENDLESS, learning_rate=best, minutes=args.minutes)
         whole = grpo(config, seed, options, table, args.work / f"{seed}-grpo", start, trunk)
-        seeds.append(compare(seed, exact, whole) | {"trials": trials, "rate": best, "variants": {}})
+        found = compare(seed, exact, whole) | {"trials": trials, "rate": best, "variants": {}}
+        found |= {"exact_rate": exact_rate, "exact_trials": {r: t["exact"] for r, t in exact_trials.items()}}
+        seeds.append(found)
         say(f"seed {seed}: {seeds[-1]['text']}")
         for number, words in enumerate(args.variants):
             options = load_config(LmConfig, args.config, [*args.overrides, *words.split()]).grpo
@@ -74,6 +86,8 @@ def main() -> None:
             say(f"seed {seed}, {words}: {found['text']}")
     command = ["python", "benchmarks/exact_vs_grpo.py", str(args.config), *args.overrides]
     command += ["--work", "WORK", "--minutes", f"{args.minutes:g}", "--rates", *(f"{rate:g}" for rate in args.rates)]
+    if args.exact_rates:
+        command += ["--exact-rates", *(f"{rate:g}" for rate in args.exact_rates)]
     command += ["--seeds", *map(str, args.seeds)]
     if args.variants:
         command += ["--variants", *(f'"{words}"' for words in args.variants)]
@@ -110,12 +124,16 @@ def grpo(
     config: LmConfig, seed: int, options: GrpoOptions, table: Any, work: Path, start: Path, trunk: FrozenTrunk | None
 ) -> dict[str, Any]:
     """GRPO from the supervised start of a finished exact run, in a folder of its own."""
+    take_start(start, work)
+    return part(replace(config, seed=seed, method="grpo", grpo=options), table, work, trunk)["grpo"]
+
+
+def take_start(start: Path, work: Path) -> None:
+    """What a finished exact run began with, for another run: a finished stage and a reading are not made again."""
     work.mkdir(parents=True, exist_ok=True)
-    # a finished stage and a reading that was found are read, not made again; with `start: RUN` there is no such stage
-    for name in ("sft.json", "sft.safetensors", "reading.json"):
+    for name in ("sft.json", "sft.safetensors", "reading.json"):  # with `start: RUN` there is no such stage
         if (start / name).exists() and not (work / name).exists():
             (work / name).write_bytes((start / name).read_bytes())
-    return part(replace(config, seed=seed, method="grpo", grpo=options), table, work, trunk)["grpo"]
 
 
 def compare(seed: int, exact: dict[str, Any], grpo: dict[str, Any]) -> dict[str, Any]:

@@ -251,9 +251,14 @@ def test_exact_vs_grpo(small_table: Path, tmp_path: Path) -> None:
     train = [sys.executable, "-m", "stopwise.cli", "train", str(tmp_path / "lm.yaml"), "method=sft"]
     subprocess.run([*train, "--out", str(tmp_path / "run")], check=True, capture_output=True)
     words = ("exact_vs_grpo.py", tmp_path / "lm.yaml", f"start={tmp_path / 'run'}", "--work", tmp_path / "from_run")
-    script(*words, "--minutes", 0.01, "--rates", 1e-5, 1e-4, 5e-4, "--seeds", 3, "--out", out)
+    script(
+        *words, "--minutes", 0.01, "--rates", 1e-5, 1e-4, 5e-4, "--seeds", 3, "--out", out, "--exact-rates", 1e-4, 5e-4
+    )
     (found,) = json.loads(out.read_text(encoding="utf-8"))["seeds"]
     assert found["sft"] is None
+    bests = {float(rate): trial["best_return"] for rate, trial in found["exact_trials"].items()}
+    assert set(bests) == {1e-4, 5e-4}
+    assert bests[found["exact_rate"]] == max(bests.values()) == found["exact"]["best_return"]
     assert found["start_return"] == found["grpo"]["curve"][0]["eval_return"]
 
 
