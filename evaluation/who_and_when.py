@@ -210,11 +210,15 @@ class Judge:
         )
 
         def check(answer: WholeBlame) -> str | None:
-            wrong = not 0 <= answer.step < len(case.turns)
-            return f"step {answer.step} is not one of 0 to {len(case.turns) - 1}" if wrong else None
+            return None if 0 <= answer.step <= last else f"step {answer.step} is not one of 0 to {last}"
 
+        # a small model that is held to bounds names somebody who was there; of itself it copies the prompt's example
+        narrow = {
+            "agent": {"type": "string", "enum": list(dict.fromkeys(turn.speaker for turn in case.turns))},
+            "step": {"type": "integer", "minimum": 0, "maximum": last},
+        }
         request = ChatRequest((Message("user", text),), MAX_TOKENS)
-        answer = self._client.ask(request, WholeBlame, "judge", check=check).answer
+        answer = self._client.ask(request, WholeBlame, "judge", check=check, narrow=narrow).answer
         return Blame(answer.agent, answer.step)
 
     def _step_by_step(self, case: Case) -> Blame:

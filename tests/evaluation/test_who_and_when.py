@@ -19,6 +19,7 @@ from stopwise.evaluation.who_and_when import (
     same_agent,
     score,
 )
+from stopwise.models.chat import Abilities
 
 TURNS = (
     Turn("human", "Find the town."),
@@ -131,6 +132,18 @@ def test_a_step_that_there_is_not_is_told_and_then_no_answer(client_of: Callable
     server.otherwise = json.dumps({"agent": "Planner", "step": 3})
     assert Judge(client_of(), "all_at_once").blame(case()) == Blame(failure="wrong answer")
     assert "step 3 is not one of 0 to 2" in server.requests[1]["messages"][-1]["content"]
+
+
+def test_a_model_that_is_held_to_bounds_names_somebody_and_a_step_of_the_run(
+    client_of: Callable[..., Any], server: Any
+) -> None:
+    server.otherwise = json.dumps({"agent": "Surfer", "step": 2})
+    client = client_of(abilities=Abilities(structured="schema", bounded=True))
+    again = Turn("Surfer", "It is Oss, I said.")
+    assert Judge(client, "all_at_once").blame(case(turns=(*TURNS, again))) == Blame("Surfer", 2)
+    asked = server.requests[0]["response_format"]["json_schema"]["schema"]["properties"]
+    assert asked["agent"]["enum"] == ["human", "Planner (-> Surfer)", "Surfer"]
+    assert (asked["step"]["minimum"], asked["step"]["maximum"]) == (0, 3)
 
 
 def test_step_by_step_stops_at_the_first_objection(client_of: Callable[..., Any], server: Any) -> None:
