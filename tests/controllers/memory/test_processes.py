@@ -72,7 +72,8 @@ def test_killed_while_writing(encoder: Encoder, tmp_path: Path) -> None:
         lines = [line, *writer.stdout.read().splitlines()]
         writer.stdout.close()
         writer.wait()
-        said = {int(words[0]) for words in map(str.split, lines) if len(words) == 2}
+        # a fast writer comes to entries that lie closer together: near duplicates, which it says it has left out
+        said = {int(words[0]) for words in map(str.split, lines) if len(words) == 2 and words[1] == "1"}
         memory = ExperienceMemory(folder, encoder, tau_dup=1.0)
         found = {int(entry.question_id[1:]) for entry in memory.nearest("1 0 0", k=100_000).successes}
         assert there | said <= found
