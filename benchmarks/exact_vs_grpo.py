@@ -76,7 +76,7 @@ def main() -> None:
         found = compare(seed, exact, whole) | {"trials": trials, "rate": best, "variants": {}}
         found |= {"exact_rate": exact_rate, "exact_trials": {r: t["exact"] for r, t in exact_trials.items()}}
         seeds.append(found)
-        say(f"seed {seed}: {seeds[-1]['text']}")
+        say(f"seed {seed}: {found['text']}")
         for number, words in enumerate(args.variants):
             options = load_config(LmConfig, args.config, [*args.overrides, *words.split()]).grpo
             options = replace(options, epochs=ENDLESS, minutes=args.minutes)
